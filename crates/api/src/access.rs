@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// What a token allows. `admin` allows everything but `on_behalf`; the others stand for themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Scope {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Scope"))]
+pub enum TokenScope {
     /// Look at definitions, runs, events, queues.
     Read,
     /// Start runs and send events into them.
@@ -23,23 +23,29 @@ pub enum Scope {
     Admin,
 }
 
-impl Scope {
-    pub const ALL: [Scope; 6] =
-        [Scope::Read, Scope::Start, Scope::Work, Scope::Operate, Scope::OnBehalf, Scope::Admin];
+impl TokenScope {
+    pub const ALL: [TokenScope; 6] = [
+        TokenScope::Read,
+        TokenScope::Start,
+        TokenScope::Work,
+        TokenScope::Operate,
+        TokenScope::OnBehalf,
+        TokenScope::Admin,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Scope::Read => "read",
-            Scope::Start => "start",
-            Scope::Work => "work",
-            Scope::Operate => "operate",
-            Scope::OnBehalf => "on_behalf",
-            Scope::Admin => "admin",
+            TokenScope::Read => "read",
+            TokenScope::Start => "start",
+            TokenScope::Work => "work",
+            TokenScope::Operate => "operate",
+            TokenScope::OnBehalf => "on_behalf",
+            TokenScope::Admin => "admin",
         }
     }
 
-    pub fn parse(text: &str) -> Option<Scope> {
-        Scope::ALL.into_iter().find(|scope| scope.as_str() == text)
+    pub fn parse(text: &str) -> Option<TokenScope> {
+        TokenScope::ALL.into_iter().find(|scope| scope.as_str() == text)
     }
 }
 
@@ -52,7 +58,7 @@ pub struct NewToken {
     #[cfg_attr(feature = "schema", schemars(length(min = 1, max = 256)))]
     pub subject: String,
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
-    pub scopes: Vec<Scope>,
+    pub scopes: Vec<TokenScope>,
     #[serde(default, deserialize_with = "crate::or_default")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<Vec<String>>"))]
     pub roles: Vec<String>,
@@ -85,7 +91,7 @@ pub struct TokenRow {
     /// Who the token is for.
     pub subject: String,
     /// What it allows.
-    pub scopes: Vec<Scope>,
+    pub scopes: Vec<TokenScope>,
     #[serde(default)]
     pub roles: Vec<String>,
     /// Flows that it's limited to.
@@ -122,7 +128,7 @@ pub struct Whoami {
     pub tenant: Tenant,
     pub subject: String,
     /// What it allows.
-    pub scopes: Vec<Scope>,
+    pub scopes: Vec<TokenScope>,
     pub roles: Vec<String>,
     pub flows: Option<Vec<String>>,
     pub queues: Option<Vec<String>>,

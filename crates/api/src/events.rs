@@ -122,14 +122,14 @@ pub struct ReceiptView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Moved>,
+    pub result: Option<ReceiptResult>,
 }
 
 /// What it did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Moved {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Moved"))]
+pub struct ReceiptResult {
     pub previous_state: String,
     pub current_state: String,
     pub actions_executed: Vec<String>,

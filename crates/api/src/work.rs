@@ -172,7 +172,7 @@ pub struct AttemptOutcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complete: Option<Completed>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fail: Option<Failed>,
+    pub fail: Option<FailedAttempt>,
 }
 
 /// It succeeded.
@@ -199,8 +199,8 @@ pub struct Emit {
 /// It failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Failed {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Failed"))]
+pub struct FailedAttempt {
     pub error: String,
     /// Error code, for `only` and `except` of the step's retry policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -209,7 +209,7 @@ pub struct Failed {
     pub stack: Option<String>,
     /// `policy` by default.
     #[serde(default)]
-    pub retry: Retry,
+    pub retry: RetryAdvice,
     /// Delay before the next attempt, within the step's retry policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_ms: Option<u64>,
@@ -218,8 +218,8 @@ pub struct Failed {
 /// Whether a failed attempt may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Retry {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Retry"))]
+pub enum RetryAdvice {
     /// As the step's policy says.
     #[default]
     Policy,
@@ -232,7 +232,7 @@ pub enum Retry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "WorkCompleted"))]
 pub struct CompleteAnswer {
     /// In the order of the request.
-    pub results: Vec<Reported>,
+    pub results: Vec<ReportResult>,
     /// What was claimed along with it.
     pub jobs: Vec<Assignment>,
     pub times: Times,
@@ -241,8 +241,8 @@ pub struct CompleteAnswer {
 /// Result for one outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Reported {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Reported"))]
+pub struct ReportResult {
     /// HTTP status that this outcome alone would get.
     #[cfg_attr(feature = "schema", schemars(with = "i32"))]
     pub status: u16,
@@ -271,14 +271,14 @@ pub struct AppendRequest {
     #[cfg_attr(feature = "schema", schemars(range(max = u32::MAX)))]
     pub from_line: u32,
     #[cfg_attr(feature = "schema", schemars(length(max = LINES)))]
-    pub lines: Vec<Line>,
+    pub lines: Vec<AttemptLine>,
 }
 
 /// One of `log` and `state`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Line {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Line"))]
+pub struct AttemptLine {
     /// `level`, `message`, and any other fields to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<Map<String, Value>>,
@@ -315,8 +315,8 @@ pub struct StateLine {
 /// What a `get` found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Found {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Found"))]
+pub struct FoundValue {
     /// The key.
     pub get: String,
     pub scope: String,
@@ -333,7 +333,7 @@ pub struct AppendAnswer {
     pub lines: u32,
     /// What each `get` found, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub found: Vec<Found>,
+    pub found: Vec<FoundValue>,
 }
 
 /// An event.

@@ -10,12 +10,12 @@ use flowline::core::definition::{Diagnostics, Format, Read, read};
 use flowline::core::limits::{self, Limits};
 use flowline::core::{Json, Plan};
 
-use crate::failure::{Exit, Failure};
+use crate::failure::{CliError, Exit};
 use crate::output;
 
 /// Reads a definition for a command that needs it whole. Warnings go to stderr.
-pub fn load(path: &Path) -> Result<Read, Failure> {
-    let read = check(path)?.map_err(Failure::definition)?;
+pub fn load(path: &Path) -> Result<Read, CliError> {
+    let read = check(path)?.map_err(CliError::definition)?;
     if !read.warnings.is_empty() {
         output::drawing(read.warnings.render(output::stderr_has_color()).trim_end());
     }
@@ -23,13 +23,13 @@ pub fn load(path: &Path) -> Result<Read, Failure> {
 }
 
 /// Reads a definition; the inner error is what is wrong with it, the outer that it cannot be read at all.
-pub fn check(path: &Path) -> Result<Result<Read, Diagnostics>, Failure> {
+pub fn check(path: &Path) -> Result<Result<Read, Diagnostics>, CliError> {
     let format = format(path)?;
     Ok(read(&path.display().to_string(), &text(path)?, format))
 }
 
 /// What the API calls the language of a definition file.
-pub fn media_type(path: &Path) -> Result<&'static str, Failure> {
+pub fn media_type(path: &Path) -> Result<&'static str, CliError> {
     Ok(match format(path)? {
         Format::Json => "application/json",
         Format::Yaml => "application/yaml",
@@ -37,39 +37,39 @@ pub fn media_type(path: &Path) -> Result<&'static str, Failure> {
     })
 }
 
-fn format(path: &Path) -> Result<Format, Failure> {
+fn format(path: &Path) -> Result<Format, CliError> {
     let name = path.display().to_string();
     Format::of_path(&name).ok_or_else(|| {
-        Failure::new(Exit::Usage, "definition", format!("{name} isn't a definition file"))
+        CliError::new(Exit::Usage, "definition", format!("{name} isn't a definition file"))
             .help("a definition file ends in .yaml, .yml, .toml or .json")
     })
 }
 
 /// The plan of a definition that a run with this input can be started from.
-pub fn plan(read: Read, input: &Json, limits: Limits) -> Result<Arc<Plan>, Failure> {
+pub fn plan(read: Read, input: &Json, limits: Limits) -> Result<Arc<Plan>, CliError> {
     let plan = Plan::build(read.definition).map_err(EngineError::from)?;
     check_input(&plan, input, limits).map_err(EngineError::Refused)?;
     Ok(Arc::new(plan))
 }
 
 /// The folder that the commands of a definition run in.
-pub fn origin(path: &Path) -> Result<String, Failure> {
+pub fn origin(path: &Path) -> Result<String, CliError> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     let folder = folder
         .canonicalize()
-        .map_err(|error| Failure::environment(format!("{}: {error}", folder.display())))?;
+        .map_err(|error| CliError::environment(format!("{}: {error}", folder.display())))?;
     folder.into_os_string().into_string().map_err(|folder| {
-        Failure::usage(format!("the name of directory {folder:?} isn't UTF-8"))
+        CliError::usage(format!("the name of directory {folder:?} isn't UTF-8"))
             .help("move the definition elsewhere")
     })
 }
 
-pub fn text(path: &Path) -> Result<String, Failure> {
+pub fn text(path: &Path) -> Result<String, CliError> {
     let cannot = |error: std::io::Error| {
-        Failure::new(Exit::Usage, "definition", format!("can't read {}: {error}", path.display()))
+        CliError::new(Exit::Usage, "definition", format!("can't read {}: {error}", path.display()))
             .help("check the path; it's relative to the current directory")
     };
     let file = std::fs::File::open(path).map_err(cannot)?;
@@ -81,11 +81,11 @@ pub fn text(path: &Path) -> Result<String, Failure> {
             path.display(),
             limits::DEFINITION_BYTES
         );
-        return Err(Failure::new(Exit::Usage, "limit", text));
+        return Err(CliError::new(Exit::Usage, "limit", text));
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Failure::new(
+        CliError::new(
             Exit::Usage,
             "definition",
             format!("{} isn't UTF-8, starting at byte {at}", path.display()),

@@ -22,10 +22,10 @@ pub enum Exit {
     Interrupted = 130,
 }
 
-pub type Outcome = Result<Exit, Failure>;
+pub type Outcome = Result<Exit, CliError>;
 
 #[derive(Debug)]
-pub struct Failure {
+pub struct CliError {
     pub exit: Exit,
     /// Stable, for machines.
     pub code: &'static str,
@@ -36,30 +36,30 @@ pub struct Failure {
     pub quiet: bool,
 }
 
-impl Failure {
-    pub fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> Failure {
-        Failure { exit, code, message: message.into(), help: None, diagnostics: None, quiet: false }
+impl CliError {
+    pub fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> CliError {
+        CliError { exit, code, message: message.into(), help: None, diagnostics: None, quiet: false }
     }
 
-    pub fn usage(message: impl Into<String>) -> Failure {
-        Failure::new(Exit::Usage, "usage", message)
+    pub fn usage(message: impl Into<String>) -> CliError {
+        CliError::new(Exit::Usage, "usage", message)
     }
 
-    pub fn input(message: impl Into<String>) -> Failure {
-        Failure::new(Exit::Usage, "input", message)
+    pub fn input(message: impl Into<String>) -> CliError {
+        CliError::new(Exit::Usage, "input", message)
     }
 
-    pub fn environment(message: impl Into<String>) -> Failure {
-        Failure::new(Exit::Store, "environment", message)
+    pub fn environment(message: impl Into<String>) -> CliError {
+        CliError::new(Exit::Store, "environment", message)
     }
 
-    pub fn no_such_run(run: &str) -> Failure {
-        Failure::refusal("no-such-run", format!("there is no run {run}"))
+    pub fn no_such_run(run: &str) -> CliError {
+        CliError::refusal("no-such-run", format!("there is no run {run}"))
     }
 
     /// Something that was understood and cannot be done, with the remedy of its kind.
-    pub fn refusal(code: &'static str, message: impl Into<String>) -> Failure {
-        let failure = Failure::new(Exit::Usage, code, message);
+    pub fn refusal(code: &'static str, message: impl Into<String>) -> CliError {
+        let failure = CliError::new(Exit::Usage, code, message);
         match code {
             "no-such-run" => {
                 failure.help("`flowline runs` lists them; check --tenant, and --store or --server")
@@ -79,21 +79,21 @@ impl Failure {
     }
 
     /// Not now, but soon.
-    pub fn inbox_full(message: impl Into<String>) -> Failure {
-        Failure::new(Exit::Store, "inbox-full", message)
+    pub fn inbox_full(message: impl Into<String>) -> CliError {
+        CliError::new(Exit::Store, "inbox-full", message)
             .help("send it again later; `flowline explain RUN` shows what the run is waiting for")
     }
 
-    pub fn help(mut self, help: impl Into<String>) -> Failure {
+    pub fn help(mut self, help: impl Into<String>) -> CliError {
         self.help = Some(help.into());
         self
     }
 
-    pub fn definition(diagnostics: Diagnostics) -> Failure {
+    pub fn definition(diagnostics: Diagnostics) -> CliError {
         let errors = diagnostics.errors().count();
         let count = if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") };
         let message = format!("{} can't run: {count}", diagnostics.file);
-        let mut failure = Failure::new(Exit::Usage, "definition", message);
+        let mut failure = CliError::new(Exit::Usage, "definition", message);
         failure.diagnostics = Some(Box::new(diagnostics));
         failure
     }
@@ -108,19 +108,19 @@ impl Failure {
 }
 
 /// Writing to stdout failed. A reader that went away (`| head`) is no fault.
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> CliError {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            let mut failure = Failure::new(Exit::Fine, "closed", "the output was closed");
+            let mut failure = CliError::new(Exit::Fine, "closed", "the output was closed");
             failure.quiet = true;
             return failure;
         }
-        Failure::environment(format!("can't write the output: {error}"))
+        CliError::environment(format!("can't write the output: {error}"))
     }
 }
 
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Failure {
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> CliError {
         let (exit, code, help) = match &error {
             StoreError::Unavailable(_) => (
                 Exit::Store,
@@ -156,7 +156,7 @@ impl From<StoreError> for Failure {
             StoreError::Invalid(_) => (Exit::Usage, "invalid", None),
             _ => (Exit::Store, "store", None),
         };
-        let failure = Failure::new(exit, code, error.to_string());
+        let failure = CliError::new(exit, code, error.to_string());
         match help {
             Some(help) => failure.help(help),
             None => failure,
@@ -164,40 +164,40 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<EngineError> for Failure {
-    fn from(error: EngineError) -> Failure {
+impl From<EngineError> for CliError {
+    fn from(error: EngineError) -> CliError {
         let text = error.to_string();
         match error {
             EngineError::Store(error) => error.into(),
-            EngineError::Definition(diagnostics) => Failure::definition(*diagnostics),
-            EngineError::Plan(_) => Failure::new(Exit::Usage, "definition", text),
-            EngineError::NoSuchRun(run) => Failure::no_such_run(&run),
-            EngineError::NotEnded(_) => Failure::input(text),
-            EngineError::NoRetryInPlace(_) => Failure::refusal("invalid", text),
+            EngineError::Definition(diagnostics) => CliError::definition(*diagnostics),
+            EngineError::Plan(_) => CliError::new(Exit::Usage, "definition", text),
+            EngineError::NoSuchRun(run) => CliError::no_such_run(&run),
+            EngineError::NotEnded(_) => CliError::input(text),
+            EngineError::NoRetryInPlace(_) => CliError::refusal("invalid", text),
             EngineError::NoSuchFlow(_) | EngineError::NoSuchVersion { .. } => {
-                Failure::refusal("no-such-flow", text)
+                CliError::refusal("no-such-flow", text)
             }
-            EngineError::Retired(_) => Failure::refusal("flow-retired", text),
+            EngineError::Retired(_) => CliError::refusal("flow-retired", text),
             EngineError::Refused(refusal) => refused(&refusal, text),
-            EngineError::KeyConflict { .. } => Failure::new(Exit::Usage, "key-conflict", text),
-            EngineError::Stopped => Failure::environment(text),
-            _ => Failure::input(text),
+            EngineError::KeyConflict { .. } => CliError::new(Exit::Usage, "key-conflict", text),
+            EngineError::Stopped => CliError::environment(text),
+            _ => CliError::input(text),
         }
     }
 }
 
-fn refused(refusal: &Refusal, text: String) -> Failure {
+fn refused(refusal: &Refusal, text: String) -> CliError {
     match refusal {
-        Refusal::Ended(_) => Failure::refusal("run-ended", text),
-        Refusal::NotAccepted { .. } => Failure::refusal("not-accepted", text),
-        Refusal::Forbidden { .. } => Failure::refusal("role", text),
-        Refusal::InboxFull => Failure::inbox_full(text),
-        Refusal::OtherOutcome { .. } => Failure::refusal("outcome-conflict", text),
-        Refusal::Expression { .. } => Failure::refusal("invalid", text),
-        Refusal::TooCostly { .. } => Failure::refusal("too-costly", text),
-        Refusal::Schema { .. } => Failure::refusal("schema", text),
-        Refusal::Payload(_) => Failure::refusal("limit", text),
-        _ => Failure::refusal("refused", text),
+        Refusal::Ended(_) => CliError::refusal("run-ended", text),
+        Refusal::NotAccepted { .. } => CliError::refusal("not-accepted", text),
+        Refusal::Forbidden { .. } => CliError::refusal("role", text),
+        Refusal::InboxFull => CliError::inbox_full(text),
+        Refusal::OtherOutcome { .. } => CliError::refusal("outcome-conflict", text),
+        Refusal::Expression { .. } => CliError::refusal("invalid", text),
+        Refusal::TooCostly { .. } => CliError::refusal("too-costly", text),
+        Refusal::Schema { .. } => CliError::refusal("schema", text),
+        Refusal::Payload(_) => CliError::refusal("limit", text),
+        _ => CliError::refusal("refused", text),
     }
 }
 
@@ -222,15 +222,15 @@ mod tests {
             StoreError::WentBack,
             StoreError::Invalid,
         ] {
-            let code = Failure::from(made(String::new())).code;
+            let code = CliError::from(made(String::new())).code;
             assert!(page.contains(&format!("`{code}`")), "{code}");
         }
         let made = sources(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")));
         let calls = [
-            "Failure::refusal(\"",
-            "Failure::new(Exit::Usage, \"",
-            "Failure::new(Exit::Store, \"",
-            "Failure::new(Exit::Found, \"",
+            "CliError::refusal(\"",
+            "CliError::new(Exit::Usage, \"",
+            "CliError::new(Exit::Store, \"",
+            "CliError::new(Exit::Found, \"",
         ];
         let codes = calls.iter().flat_map(|call| made.split(call).skip(1));
         let codes: BTreeSet<&str> = codes.filter_map(|rest| rest.split('"').next()).collect();

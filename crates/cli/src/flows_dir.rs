@@ -10,7 +10,7 @@ use flowline::registry;
 use flowline::{Engine, EngineError};
 
 use crate::definition;
-use crate::failure::{Exit, Failure};
+use crate::failure::{CliError, Exit};
 use crate::output;
 
 /// How often a folder is looked at for changes.
@@ -31,7 +31,7 @@ type Files = BTreeMap<PathBuf, (Option<SystemTime>, u64)>;
 
 impl FlowFolder {
     /// Registers every definition of a folder, as an instance does that starts up; none where one of them is wrong.
-    pub async fn register(engine: &Engine, folder: &Path) -> Result<FlowFolder, Failure> {
+    pub async fn register(engine: &Engine, folder: &Path) -> Result<FlowFolder, CliError> {
         let mut found =
             FlowFolder { folder: folder.to_owned(), seen: files(folder)?, flows: BTreeMap::new() };
         let mut definitions = Vec::new();
@@ -91,7 +91,7 @@ impl FlowFolder {
         }
     }
 
-    async fn reload(&mut self, engine: &Engine, path: &Path) -> Result<String, Failure> {
+    async fn reload(&mut self, engine: &Engine, path: &Path) -> Result<String, CliError> {
         let definition = definition::load(path)?.definition;
         let flow = definition.flow.clone();
         refuse_twice(&self.flows, path, &flow)?;
@@ -117,20 +117,20 @@ impl FlowFolder {
 }
 
 /// Refuses a second file with the same flow: which of the two would run is a matter of luck.
-fn refuse_twice(flows: &BTreeMap<PathBuf, String>, path: &Path, flow: &str) -> Result<(), Failure> {
+fn refuse_twice(flows: &BTreeMap<PathBuf, String>, path: &Path, flow: &str) -> Result<(), CliError> {
     match flows.iter().find(|(other, name)| *other != path && *name == flow) {
         None => Ok(()),
         Some((other, _)) => Err(defined_twice(flow, other, path)),
     }
 }
 
-pub fn defined_twice(flow: &str, one: &Path, other: &Path) -> Failure {
+pub fn defined_twice(flow: &str, one: &Path, other: &Path) -> CliError {
     let text = format!("{} and {} both define flow {flow:?}", one.display(), other.display());
-    Failure::new(Exit::Usage, "definition", text).help("rename one of the flows, or remove one of the files")
+    CliError::new(Exit::Usage, "definition", text).help("rename one of the flows, or remove one of the files")
 }
 
 /// A start can't turn a flow back, and whoever expects that is told.
-async fn say_if_old(engine: &Engine, path: &Path, plan: &Plan) -> Result<(), Failure> {
+async fn say_if_old(engine: &Engine, path: &Path, plan: &Plan) -> Result<(), CliError> {
     let (path, flow, hash) = (path.display(), &plan.flow, &plan.hash[..12.min(plan.hash.len())]);
     match registry::latest(engine.store(), engine.tenant(), flow).await {
         Ok(latest) if latest.hash == plan.hash => {}
@@ -153,10 +153,14 @@ fn say_unserved(engine: &Engine, path: &Path, plan: &Plan) {
 }
 
 /// The definition files of a folder, not of folders in it.
-fn files(folder: &Path) -> Result<Files, Failure> {
+fn files(folder: &Path) -> Result<Files, CliError> {
     let cannot = |error: std::io::Error| {
-        Failure::new(Exit::Usage, "definition", format!("can't read directory {}: {error}", folder.display()))
-            .help("--flows takes a directory of definition files")
+        CliError::new(
+            Exit::Usage,
+            "definition",
+            format!("can't read directory {}: {error}", folder.display()),
+        )
+        .help("--flows takes a directory of definition files")
     };
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).map_err(cannot)? {

@@ -11,7 +11,7 @@ use flowline_postgres::{IfMissing, PostgresStore};
 use flowline_redis::RedisStore;
 use flowline_sqlite::{OpenMode, Options, SqliteStore};
 
-use crate::failure::{Exit, Failure};
+use crate::failure::{CliError, Exit};
 use crate::output;
 
 /// The code of a store whose server does not answer.
@@ -21,7 +21,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the opener wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum StoreAccess {
     /// Read and write; made where it is missing.
     Engine,
     /// Read and write what is there already.
@@ -46,9 +46,9 @@ pub enum StoreUrl {
 }
 
 impl StoreUrl {
-    pub fn read(url: &str) -> Result<StoreUrl, Failure> {
+    pub fn read(url: &str) -> Result<StoreUrl, CliError> {
         let refuse = |message: String| {
-            Err(Failure::usage(message).help(
+            Err(CliError::usage(message).help(
                 "use sqlite:PATH (one file, the default), postgres://USER:PASSWORD@HOST/DATABASE, redis://HOST:PORT, \
                  rediss://, redis+cluster://HOST:PORT,HOST:PORT or memory: (gone when the command ends)",
             ))
@@ -99,12 +99,12 @@ pub fn shown(url: &str) -> String {
 }
 
 /// Opens a store, in the runtime that it will live in.
-pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> {
+pub async fn open(url: &str, access: StoreAccess) -> Result<Arc<dyn Store>, CliError> {
     let missing = match access {
-        Access::Engine => IfMissing::Make,
-        Access::Receive => IfMissing::Receive,
-        Access::Existing => IfMissing::Expect,
-        Access::Reader | Access::Still => IfMissing::Refuse,
+        StoreAccess::Engine => IfMissing::Make,
+        StoreAccess::Receive => IfMissing::Receive,
+        StoreAccess::Existing => IfMissing::Expect,
+        StoreAccess::Reader | StoreAccess::Still => IfMissing::Refuse,
     };
     let path = match StoreUrl::read(url)? {
         StoreUrl::Memory => return Ok(Arc::new(MemoryStore::new(Clock::system()))),
@@ -112,8 +112,8 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
         StoreUrl::Redis(url) => return Ok(RedisStore::open(&url, missing).await?),
         StoreUrl::File(path) => path,
     };
-    if !matches!(access, Access::Engine | Access::Receive) && !path.try_exists().unwrap_or(true) {
-        return Err(Failure::new(
+    if !matches!(access, StoreAccess::Engine | StoreAccess::Receive) && !path.try_exists().unwrap_or(true) {
+        return Err(CliError::new(
             Exit::Store,
             "store-missing",
             format!("there is no store at {} yet", path.display()),
@@ -121,16 +121,16 @@ pub async fn open(url: &str, access: Access) -> Result<Arc<dyn Store>, Failure> 
         .help("create one with `flowline run FILE`, or name an existing one with --store sqlite:PATH"));
     }
     let mode = match access {
-        Access::Engine | Access::Existing => OpenMode::Engine,
-        Access::Reader => OpenMode::Client,
-        Access::Still => OpenMode::Still,
-        Access::Receive => OpenMode::Receive,
+        StoreAccess::Engine | StoreAccess::Existing => OpenMode::Engine,
+        StoreAccess::Reader => OpenMode::Client,
+        StoreAccess::Still => OpenMode::Still,
+        StoreAccess::Receive => OpenMode::Receive,
     };
     Ok(SqliteStore::open(&path, Options { mode, ..Options::default() })?)
 }
 
 /// As [`open`], but a store that is away is waited for, up to `patience`. Says what it waits for, and when that is over.
-pub async fn wait(url: &str, access: Access, patience: Duration) -> Result<Arc<dyn Store>, Failure> {
+pub async fn wait(url: &str, access: StoreAccess, patience: Duration) -> Result<Arc<dyn Store>, CliError> {
     let until = Instant::now() + patience;
     let mut told = String::new();
     loop {
@@ -157,11 +157,11 @@ pub async fn wait(url: &str, access: Access, patience: Duration) -> Result<Arc<d
 }
 
 /// Opens a store to look at it and at its server, where there may be no store yet.
-pub async fn look(url: &str) -> Result<Arc<dyn Store>, Failure> {
+pub async fn look(url: &str) -> Result<Arc<dyn Store>, CliError> {
     match StoreUrl::read(url)? {
         StoreUrl::Redis(url) => Ok(RedisStore::open(&url, IfMissing::Ignore).await?),
         StoreUrl::Postgres(url) => Ok(PostgresStore::open(&url, IfMissing::Ignore).await?),
-        _ => open(url, Access::Reader).await,
+        _ => open(url, StoreAccess::Reader).await,
     }
 }
 

@@ -14,7 +14,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 use flowline::core::{Status, Time};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::CliError;
 use crate::log;
 use crate::settings::Color;
 
@@ -85,9 +85,9 @@ pub fn fault(message: &str, help: Option<&str>) {
 }
 
 /// One JSON value on a line of stdout.
-pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+pub fn json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value)
-        .map_err(|error| Failure::environment(format!("can't write JSON: {error}")))?;
+        .map_err(|error| CliError::environment(format!("can't write JSON: {error}")))?;
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.write_all(b"\n")?;

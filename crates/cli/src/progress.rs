@@ -9,7 +9,7 @@ use std::time::Duration;
 use flowline::core::event::EventType;
 use flowline::core::run::RELEASED;
 use flowline::core::{Event, RunId, Time};
-use flowline_server::view::Data;
+use flowline_server::view::EventData;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::happened;
@@ -90,7 +90,7 @@ impl Progress {
     }
 
     fn step(&mut self, event: &Event, step: Arc<str>) {
-        let data = Data::of(event);
+        let data = EventData::of(event);
         let key = (event.run_id.clone(), step.clone());
         let text = match event.kind {
             EventType::StepStarted => {
@@ -141,7 +141,7 @@ impl Progress {
     }
 
     fn run(&mut self, event: &Event) {
-        let data = Data::of(event);
+        let data = EventData::of(event);
         let text = match event.kind {
             EventType::Emit => format!("{CYAN}received{RESET} {}", said(data.name)),
             EventType::EventReceived => format!("{CYAN}received{RESET} {}", happened(event)),
@@ -164,7 +164,7 @@ impl Progress {
         self.say(event, "run", &text);
     }
 
-    fn completed(&mut self, key: &(RunId, Arc<str>), event: &Event, data: &Data) -> String {
+    fn completed(&mut self, key: &(RunId, Arc<str>), event: &Event, data: &EventData) -> String {
         let (took, emits) = self.end(key, event.ts);
         let took = match took {
             _ if data.inherited => " in an earlier run".to_owned(),

@@ -39,7 +39,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Said {
-    lines: Vec<wire::Line>,
+    lines: Vec<wire::AttemptLine>,
     /// Lines that are in the log.
     written: u32,
     emits: Vec<wire::Emit>,
@@ -89,7 +89,7 @@ impl Job {
             if said.full {
                 return;
             }
-            said.lines.push(wire::Line { log: Some(line), state: None });
+            said.lines.push(wire::AttemptLine { log: Some(line), state: None });
             said.lines.len()
         };
         if waiting >= BUFFERED {
@@ -139,7 +139,7 @@ impl Job {
             scope: Some(scope.to_owned()),
             ..wire::StateLine::default()
         };
-        self.said().lines.insert(0, wire::Line { log: None, state: Some(get) });
+        self.said().lines.insert(0, wire::AttemptLine { log: None, state: Some(get) });
         let answer = self.append(&order, 1).await?;
         match answer.found.into_iter().next().and_then(|found| found.value) {
             Some(value) => Ok(Some(value.to()?)),
@@ -179,7 +179,7 @@ impl Job {
 
     async fn change(&self, scope: &str, state: wire::StateLine) -> Result<(), JobError> {
         let state = wire::StateLine { scope: Some(scope.to_owned()), ..state };
-        self.said().lines.push(wire::Line { log: None, state: Some(state) });
+        self.said().lines.push(wire::AttemptLine { log: None, state: Some(state) });
         self.flush().await.map_err(JobError::from)
     }
 
@@ -250,7 +250,7 @@ impl Said {
             ("level".to_owned(), Value::from("warn")),
             ("message".to_owned(), Value::from(message)),
         ]);
-        self.lines.insert(0, wire::Line { log: Some(note), state: None });
+        self.lines.insert(0, wire::AttemptLine { log: Some(note), state: None });
     }
 }
 
@@ -261,7 +261,7 @@ impl fmt::Debug for Job {
 }
 
 /// How many of the lines one request takes.
-fn some(lines: &[wire::Line]) -> usize {
+fn some(lines: &[wire::AttemptLine]) -> usize {
     let mut bytes = 0;
     let fits = lines.iter().take_while(|line| {
         bytes += serde_json::to_string(line).map_or(0, |text| text.len());
@@ -276,22 +276,22 @@ fn payload_of(value: &impl Serialize) -> Result<Json, JobError> {
 
 /// Why an attempt failed. Made by `?` from any error, which is then retried as the step's policy says.
 #[derive(Debug)]
-pub struct JobError(pub(crate) wire::Failed);
+pub struct JobError(pub(crate) wire::FailedAttempt);
 
 impl JobError {
     pub fn new(error: impl fmt::Display) -> JobError {
-        let (error, retry) = (error.to_string(), wire::Retry::Policy);
-        JobError(wire::Failed { error, code: None, stack: None, retry, after_ms: None })
+        let (error, retry) = (error.to_string(), wire::RetryAdvice::Policy);
+        JobError(wire::FailedAttempt { error, code: None, stack: None, retry, after_ms: None })
     }
 
     /// As it goes over the wire.
-    pub fn failed(&self) -> &wire::Failed {
+    pub fn failed(&self) -> &wire::FailedAttempt {
         &self.0
     }
 
     /// No retry can help.
     pub fn never(mut self) -> JobError {
-        self.0.retry = wire::Retry::Never;
+        self.0.retry = wire::RetryAdvice::Never;
         self
     }
 

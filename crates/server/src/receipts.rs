@@ -11,7 +11,7 @@ use flowline::store::{
     JobKey, JobRow, JobState, Receipt, ReceiptQuery, ReceiptStatus, Snapshot, Store, StoreError,
 };
 use flowline::{EngineError, Plans, Sent};
-use flowline_api::events::{Moved, ReceiptList, ReceiptView, SentView};
+use flowline_api::events::{ReceiptList, ReceiptResult, ReceiptView, SentView};
 use serde::Deserialize;
 
 /// Pages that are looked through for one with something on it.
@@ -48,7 +48,7 @@ struct From {
 fn view(receipt: Receipt) -> ReceiptView {
     let outcome: Outcome = receipt.outcome.as_ref().and_then(|outcome| outcome.to().ok()).unwrap_or_default();
     let from: From = receipt.sender.as_ref().and_then(|sender| sender.to().ok()).unwrap_or_default();
-    let moved = outcome.current_state.map(|current_state| Moved {
+    let moved = outcome.current_state.map(|current_state| ReceiptResult {
         previous_state: outcome.previous_state.unwrap_or_default(),
         current_state,
         actions_executed: outcome.actions_executed,

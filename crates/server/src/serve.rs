@@ -13,11 +13,11 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::http::listen::{self, Listening};
-use crate::http::live::Live;
+use crate::http::live::LiveStreams;
 use crate::http::metrics::Watched;
 use crate::http::threads::Threads;
 use crate::http::workers::WorkerSightings;
-use crate::http::{Api, Instance};
+use crate::http::{Api, InstanceParts};
 use crate::otlp::Export;
 
 pub use crate::http::access::{Door, Principal, Remembered};
@@ -49,7 +49,7 @@ impl fmt::Debug for ServerConfig {
 /// A server that takes connections.
 #[derive(Debug)]
 pub struct Serving {
-    live: Live,
+    live: LiveStreams,
     close: oneshot::Sender<()>,
     served: JoinHandle<()>,
     /// Kept until the end: they serve connections.
@@ -73,8 +73,8 @@ impl Serving {
     ) -> io::Result<Serving> {
         let threads = Threads::start()?;
         let reads = store.in_place().unwrap_or(store);
-        let live = Live::new(reads.clone());
-        let instance = Instance {
+        let live = LiveStreams::new(reads.clone());
+        let instance = InstanceParts {
             door: config.door,
             origins: config.origins,
             live: live.clone(),

@@ -152,10 +152,10 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 mod tests {
     use super::*;
     use flowline::store::{Clock, MemoryStore};
-    use flowline_api::access::Scope;
+    use flowline_api::access::TokenScope;
 
     fn new() -> NewToken {
-        NewToken { subject: "ci".to_owned(), scopes: vec![Scope::Read], ..NewToken::default() }
+        NewToken { subject: "ci".to_owned(), scopes: vec![TokenScope::Read], ..NewToken::default() }
     }
 
     #[tokio::test]

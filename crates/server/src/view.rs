@@ -114,7 +114,7 @@ pub async fn read_flows(
 /// The members of an event's `data` that are shown.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Data {
+pub struct EventData {
     pub name: Option<String>,
     pub error: Option<String>,
     pub code: Option<String>,
@@ -132,8 +132,8 @@ pub struct Data {
     pub inherited: bool,
 }
 
-impl Data {
-    pub fn of(event: &Event) -> Data {
+impl EventData {
+    pub fn of(event: &Event) -> EventData {
         event.data.as_ref().and_then(|data| data.to().ok()).unwrap_or_default()
     }
 }
@@ -191,7 +191,7 @@ async fn ending(
     }
     let query = EventQuery { after: row.events.saturating_sub(1), limit: 1, ..EventQuery::default() };
     let last = store.events(run, query).await?.events.pop();
-    let data = last.map(|event| Data::of(&event)).unwrap_or_default();
+    let data = last.map(|event| EventData::of(&event)).unwrap_or_default();
     let result = if row.status == Status::Completed { data.result } else { None };
     Ok((result, data.error.or(failure).or(data.reason)))
 }
@@ -235,9 +235,11 @@ impl StepLog {
         let times = self.times.entry(step.clone()).or_default();
         match event.kind {
             EventType::StepStarted => drop(times.started.get_or_insert(event.began())),
-            EventType::StepRetry => times.error = Data::of(event).error,
-            EventType::StepFailed => (times.ended, times.error) = (Some(event.ts), Data::of(event).error),
-            EventType::StepSkipped => times.error = Data::of(event).reason,
+            EventType::StepRetry => times.error = EventData::of(event).error,
+            EventType::StepFailed => {
+                (times.ended, times.error) = (Some(event.ts), EventData::of(event).error)
+            }
+            EventType::StepSkipped => times.error = EventData::of(event).reason,
             _ => (times.ended, times.error) = (Some(event.ts), None),
         }
     }

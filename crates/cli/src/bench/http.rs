@@ -34,7 +34,7 @@ const BATCH: usize = 1_000;
 /// What was measured. The names are a contract.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct HttpAnswer {
+pub struct HttpBench {
     pub runs: u64,
     pub in_flight: u64,
     pub starts_per_second: f64,
@@ -54,7 +54,7 @@ pub async fn bench(
     dir: &Path,
     runs: u64,
     in_flight: u64,
-) -> anyhow::Result<HttpAnswer> {
+) -> anyhow::Result<HttpBench> {
     if let Some(store) = store {
         return measure(store, runs, in_flight).await;
     }
@@ -66,7 +66,7 @@ pub async fn bench(
     answer
 }
 
-async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Result<HttpAnswer> {
+async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Result<HttpBench> {
     let definition =
         read("bench.yaml", FLOW, Format::Yaml).map_err(|wrong| anyhow::anyhow!("{wrong}"))?.definition;
     let config = Config { retention: None, ..Config::default() };
@@ -118,7 +118,7 @@ async fn measure(store: Arc<dyn Store>, runs: u64, in_flight: u64) -> anyhow::Re
     }
     serving.close().ended().await;
     engine.stop().await;
-    Ok(HttpAnswer {
+    Ok(HttpBench {
         runs,
         in_flight,
         starts_per_second,

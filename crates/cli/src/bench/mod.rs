@@ -18,7 +18,7 @@ use flowline_sqlite::{Options, SqliteStore};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::open::{Access, open};
+use crate::open::{StoreAccess, open};
 
 /// The shape of the flow that is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,7 +218,7 @@ async fn in_file(question: &BenchPlan, folder: &Path, tell: Arc<AtomicU64>) -> a
 }
 
 async fn on_server(question: &BenchPlan, url: &str, tell: Arc<AtomicU64>) -> anyhow::Result<BenchResult> {
-    let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
+    let store = open(url, StoreAccess::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
     let before = raw(question, url).await;
     let bytes_before = store.check().await?.bytes.unwrap_or(0);
     let part = match question.instances {
@@ -251,7 +251,7 @@ async fn raw(question: &BenchPlan, url: &str) -> BenchBaseline {
 /// The share of one instance of several: what [`in_processes`] starts.
 pub async fn part(question: &BenchPlan) -> anyhow::Result<Part> {
     let url = question.server.as_deref().unwrap_or_default();
-    let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
+    let store = open(url, StoreAccess::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
     measure(question, store, Arc::default()).await
 }
 
@@ -365,7 +365,8 @@ pub fn latency(times: &mut [f64]) -> Latency {
 /// A database of its own, removed with the folder that comes with it; or the server's store.
 pub async fn own_store(question: &BenchPlan) -> anyhow::Result<(Arc<dyn Store>, Option<Folder>)> {
     if let Some(url) = &question.server {
-        let store = open(url, Access::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
+        let store =
+            open(url, StoreAccess::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
         return Ok((store, None));
     }
     let folder = Folder(question.dir.join(format!(".flowline-bench-{}", std::process::id())));

@@ -9,8 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Context;
 use crate::bench::{BenchFlow, BenchPlan, BenchResult, bench, events, http, part};
-use crate::failure::{Exit, Failure, Outcome};
-use crate::open::{self, Access, StoreUrl};
+use crate::failure::{CliError, Exit, Outcome};
+use crate::open::{self, StoreAccess, StoreUrl};
 use crate::output;
 
 /// Measure how fast this machine runs flows
@@ -89,7 +89,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
         return of_events(context, &question).await;
     }
     if args.part {
-        let part = part(&question).await.map_err(|error| Failure::environment(format!("{error:#}")))?;
+        let part = part(&question).await.map_err(|error| CliError::environment(format!("{error:#}")))?;
         output::json(&part)?;
         return Ok(Exit::Fine);
     }
@@ -98,7 +98,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let bar = tokio::spawn(show(done.clone(), question.runs));
     let answer = bench(&question, done).await;
     bar.abort();
-    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    let answer = answer.map_err(|error| CliError::environment(format!("{error:#}")))?;
     if context.json {
         output::json(&answer)?;
     } else {
@@ -116,11 +116,11 @@ fn warn_of_debug() {
 async fn over_http(context: &Context, args: &Args) -> Outcome {
     warn_of_debug();
     let store = match server(context)? {
-        Some(url) => Some(open::open(&url, Access::Engine).await?),
+        Some(url) => Some(open::open(&url, StoreAccess::Engine).await?),
         None => None,
     };
     let answer = http::bench(store, &args.dir, args.runs, args.in_flight).await;
-    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    let answer = answer.map_err(|error| CliError::environment(format!("{error:#}")))?;
     if context.json {
         output::json(&answer)?;
         return Ok(Exit::Fine);
@@ -143,7 +143,7 @@ async fn over_http(context: &Context, args: &Args) -> Outcome {
 async fn of_events(context: &Context, question: &BenchPlan) -> Outcome {
     warn_of_debug();
     let answer = events::bench(question).await;
-    let answer = answer.map_err(|error| Failure::environment(format!("{error:#}")))?;
+    let answer = answer.map_err(|error| CliError::environment(format!("{error:#}")))?;
     if context.json {
         output::json(&answer)?;
         return Ok(Exit::Fine);
@@ -164,7 +164,7 @@ async fn of_events(context: &Context, question: &BenchPlan) -> Outcome {
 }
 
 /// The store to run on where the settings name a server's.
-fn server(context: &Context) -> Result<Option<String>, Failure> {
+fn server(context: &Context) -> Result<Option<String>, CliError> {
     let url = &context.settings.store.value;
     Ok(match StoreUrl::read(url)? {
         StoreUrl::File(_) | StoreUrl::Memory => None,

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::Context;
 use super::runs::FilterFlags;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::operator::{DeletedRun, RunsPage};
 use crate::output;
 
@@ -38,7 +38,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     }
     let filter = args.filter.filter(None);
     if filter.is_empty() && !args.all {
-        return Err(Failure::usage("no runs to delete were named").help(
+        return Err(CliError::usage("no runs to delete were named").help(
             "name a run, or filters such as --flow and --status, or --all for every run that has ended",
         ));
     }
@@ -58,7 +58,7 @@ async fn one(context: &Context, run: &RunKey) -> Outcome {
 async fn many(context: &Context, filter: RunFilter, dry_run: bool) -> Outcome {
     let status = filter.status.as_deref().and_then(Status::parse);
     if status.is_some_and(|status| !status.is_terminal()) {
-        return Err(Failure::usage("only runs that have ended can be deleted")
+        return Err(CliError::usage("only runs that have ended can be deleted")
             .help("--status takes completed, failed or cancelled here; `flowline cancel RUN` ends a run"));
     }
     let operator = context.operator()?;

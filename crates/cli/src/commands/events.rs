@@ -3,10 +3,10 @@
 use flowline::core::event::{EventType, seq_of_id};
 use flowline::core::{Event, Json};
 use flowline::store::EventQuery;
-use flowline_server::view::Data;
+use flowline_server::view::EventData;
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::happened;
 use crate::output::{self, BOLD, DIM, RESET};
 
@@ -71,7 +71,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
-fn show(context: &Context, event: &Event) -> Result<(), Failure> {
+fn show(context: &Context, event: &Event) -> Result<(), CliError> {
     if context.json {
         return output::json(event);
     }
@@ -89,7 +89,7 @@ fn show(context: &Context, event: &Event) -> Result<(), Failure> {
 
 /// What an event says, in words.
 fn said(event: &Event) -> String {
-    let data = Data::of(event);
+    let data = EventData::of(event);
     let payload = |json: Option<Json>| match json {
         Some(json) if !json.is_null() => format!(" {}", output::clip(json.get(), TEXT)),
         _ => String::new(),

@@ -10,7 +10,7 @@ use process_wrap::tokio::{CommandWrap, ProcessGroup};
 use serde_json::json;
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::operator::{OperatorLock, lost};
 use crate::output;
 use crate::signals::Signals;
@@ -180,7 +180,8 @@ async fn release(context: &Context, name: &str, token: &str) -> Outcome {
 }
 
 async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>) -> Outcome {
-    let cannot = |error: std::io::Error| Failure::environment(format!("can't run {:?}: {error}", command[0]));
+    let cannot =
+        |error: std::io::Error| CliError::environment(format!("can't run {:?}: {error}", command[0]));
     let mut signals = Signals::listen().map_err(cannot)?;
     let lock = lock(context, name, how.ttl).await?.owner(&how.owner());
     let guard = tokio::select! {
@@ -205,7 +206,7 @@ async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>
     let ended = tokio::select! {
         status = child.wait() => Ok(status.map_err(cannot)?),
         () = guard.lost() => Err(lost(name)),
-        () = signals.next() => Err(Failure::new(Exit::Interrupted, "interrupted", "interrupted")),
+        () = signals.next() => Err(CliError::new(Exit::Interrupted, "interrupted", "interrupted")),
     };
     // Also of a command that ended: what it left behind holds no lock.
     let _ = child.start_kill();
@@ -228,8 +229,8 @@ async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>
     Ok(Exit::Found)
 }
 
-async fn lock(context: &Context, name: &str, ttl: Duration) -> Result<OperatorLock, Failure> {
-    flowline::core::ids::check_name("lock", name).map_err(|error| Failure::usage(error.to_string()))?;
+async fn lock(context: &Context, name: &str, ttl: Duration) -> Result<OperatorLock, CliError> {
+    flowline::core::ids::check_name("lock", name).map_err(|error| CliError::usage(error.to_string()))?;
     context.operator()?.lock(name, ttl).await.map_err(|failure| match failure.code {
         "store-in-use" => failure.help(FILE_IN_USE),
         _ => failure,
@@ -246,10 +247,10 @@ impl How {
     }
 }
 
-fn given_token(flag: Option<String>) -> Result<String, Failure> {
+fn given_token(flag: Option<String>) -> Result<String, CliError> {
     let from_env = || std::env::var("FLOWLINE_LOCK_TOKEN").ok().filter(|token| !token.is_empty());
     flag.or_else(from_env).ok_or_else(|| {
-        Failure::usage("the lock token is missing")
+        CliError::usage("the lock token is missing")
             .help("pass the token that `flowline locks acquire` printed with --lock-token")
     })
 }

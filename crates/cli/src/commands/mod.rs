@@ -45,8 +45,8 @@ use flowline::store::Store;
 use flowline::{Config, Engine, HttpConfig, instance_name};
 use flowline_client::Client;
 
-use crate::failure::{Exit, Failure, Outcome};
-use crate::open::{self, Access};
+use crate::failure::{CliError, Exit, Outcome};
+use crate::open::{self, StoreAccess};
 use crate::operator::{Operator, ServerOperator, StoreOperator};
 use crate::output;
 use crate::settings::{GlobalSettings, SettingSource, Settings, WorkSettings};
@@ -141,12 +141,12 @@ pub struct Context {
 }
 
 impl Context {
-    pub async fn open(&self, access: Access) -> Result<Arc<dyn Store>, Failure> {
+    pub async fn open(&self, access: StoreAccess) -> Result<Arc<dyn Store>, CliError> {
         open::open(&self.settings.store.value, access).await
     }
 
     /// Does things where the runs are: at the server of the settings, or in their store.
-    pub fn operator(&self) -> Result<Box<dyn Operator + '_>, Failure> {
+    pub fn operator(&self) -> Result<Box<dyn Operator + '_>, CliError> {
         match self.settings.server() {
             Some(server) => Ok(Box::new(ServerOperator::new(self.client(server)?))),
             None => Ok(Box::new(StoreOperator::new(&self.settings))),
@@ -154,12 +154,12 @@ impl Context {
     }
 
     /// A client of a server, for the token's tenant, or without a token for the one that is named.
-    pub fn client(&self, server: &str) -> Result<Client, Failure> {
+    pub fn client(&self, server: &str) -> Result<Client, CliError> {
         let (token, tenant) = (&self.settings.token, &self.settings.tenant);
         let client = Client::new(server)?;
         Ok(match &token.value {
             Some(_) if tenant.source == SettingSource::Flag => {
-                return Err(Failure::usage(
+                return Err(CliError::usage(
                     "--tenant can't be combined with a token, which already belongs to one tenant",
                 )
                 .help("drop --tenant, or use a token of that tenant"));
@@ -187,16 +187,16 @@ impl Context {
     }
 
     /// The address of a run as the user typed it.
-    pub fn run_key(&self, id: &str) -> Result<RunKey, Failure> {
-        let run = RunId::new(id).map_err(|error| Failure::refusal("no-such-run", error.to_string()))?;
+    pub fn run_key(&self, id: &str) -> Result<RunKey, CliError> {
+        let run = RunId::new(id).map_err(|error| CliError::refusal("no-such-run", error.to_string()))?;
         Ok(RunKey::new(self.settings.tenant.value.clone(), run))
     }
 
     /// The store of a process that runs for long: where it is away, that is waited for. `None` where a signal ended the wait.
-    pub async fn await_store(&self, signals: &mut Signals) -> Result<Option<Arc<dyn Store>>, Failure> {
+    pub async fn await_store(&self, signals: &mut Signals) -> Result<Option<Arc<dyn Store>>, CliError> {
         let settings = &self.settings;
         tokio::select! {
-            opened = open::wait(&settings.store.value, Access::Engine, settings.store_patience.value) => {
+            opened = open::wait(&settings.store.value, StoreAccess::Engine, settings.store_patience.value) => {
                 opened.map(Some)
             }
             () = signals.next() => Ok(None),
@@ -204,7 +204,7 @@ impl Context {
     }
 
     /// An engine that runs steps.
-    pub async fn worker(&self, store: Arc<dyn Store>, env: &[String]) -> Result<Engine, Failure> {
+    pub async fn worker(&self, store: Arc<dyn Store>, env: &[String]) -> Result<Engine, CliError> {
         let tenant = self.settings.tenant.value.clone();
         let config = Config { tenant: Some(tenant.clone()), ..self.work_config() };
         let http = HttpConfig { allow: self.settings.http_allow.value.clone(), ..http_config() };
@@ -268,8 +268,8 @@ fn settle(matches: &ArgMatches, cli: Cli) -> Outcome {
 
 impl Command {
     /// Refuses to go to a server with what only a store can do, rather than to do it elsewhere.
-    fn check_reach(&self, settings: &Settings) -> Result<(), Failure> {
-        let refuse = |what: &str, help: &str| Err(Failure::usage(what).help(help));
+    fn check_reach(&self, settings: &Settings) -> Result<(), CliError> {
+        let refuse = |what: &str, help: &str| Err(CliError::usage(what).help(help));
         let flag = settings.server.source == SettingSource::Flag;
         match self {
             Command::Run(_)
@@ -350,12 +350,12 @@ fn work_on(command: impl Future<Output = Outcome>) -> Outcome {
     runtime.map_err(no_runtime)?.block_on(command)
 }
 
-fn no_runtime(error: std::io::Error) -> Failure {
-    Failure::environment(format!("can't start threads: {error}"))
+fn no_runtime(error: std::io::Error) -> CliError {
+    CliError::environment(format!("can't start threads: {error}"))
 }
 
 /// Says what went wrong: to people on stderr, with `--json` to machines on stdout too.
-fn tell(failure: &Failure, json: bool) -> Exit {
+fn tell(failure: &CliError, json: bool) -> Exit {
     if failure.quiet {
         return failure.exit;
     }
@@ -376,7 +376,7 @@ fn misused(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
         let text = error.render().to_string();
         let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        let failure = Failure::usage(message).help("`flowline --help` lists the commands");
+        let failure = CliError::usage(message).help("`flowline --help` lists the commands");
         let _ = output::json(&failure.to_json());
     }
     ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { Exit::Fine as u8 })

@@ -8,7 +8,7 @@ use flowline_api::queues::QueueList;
 use serde_json::json;
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::output;
 
 /// Show queues and their jobs, or pause and resume one
@@ -59,7 +59,7 @@ fn cells(row: &QueueRow) -> Vec<String> {
 }
 
 async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
-    check_name("queue", queue).map_err(|error| Failure::usage(error.to_string()))?;
+    check_name("queue", queue).map_err(|error| CliError::usage(error.to_string()))?;
     let paused = pause == Pause::Paused;
     context.operator()?.pause_queue(queue, pause).await?;
     if context.json {

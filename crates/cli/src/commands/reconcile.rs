@@ -5,7 +5,7 @@ use flowline::reconcile::{Mode, reconcile};
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
-use crate::open::Access;
+use crate::open::StoreAccess;
 use crate::output;
 
 /// Find what doesn't match the event logs, and fix it with --repair
@@ -25,8 +25,8 @@ pub struct Args {
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let (mode, access) = match args.repair {
-        true => (Mode::Repair, Access::Existing),
-        false => (Mode::Report, Access::Reader),
+        true => (Mode::Repair, StoreAccess::Existing),
+        false => (Mode::Report, StoreAccess::Reader),
     };
     let store = context.open(access).await?;
     let only = (!args.all_tenants).then_some(&context.settings.tenant.value);

@@ -11,8 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::open::{self, Access, StoreUrl};
+use crate::failure::{CliError, Exit, Outcome};
+use crate::open::{self, StoreAccess, StoreUrl};
 use crate::output;
 
 /// Move everything from one store into another, empty one
@@ -38,13 +38,13 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let begun = Instant::now();
     let (from, to) = (StoreUrl::read(&args.from)?, StoreUrl::read(&args.to)?);
     if from == StoreUrl::Memory || to == StoreUrl::Memory {
-        return Err(Failure::usage("memory: exists only inside one process, so there's nothing to move")
+        return Err(CliError::usage("memory: exists only inside one process, so there's nothing to move")
             .help("name a file or a database server in --from and --to"));
     }
     if same(&from, &to) {
-        return Err(Failure::usage("--from and --to name the same store").help("name another store in --to"));
+        return Err(CliError::usage("--from and --to name the same store").help("name another store in --to"));
     }
-    let source = open::open(&args.from, Access::Still).await?;
+    let source = open::open(&args.from, StoreAccess::Still).await?;
     let spinner = ProgressBar::new_spinner();
     spinner.enable_steady_tick(Duration::from_millis(120));
     spinner.set_message("reading the source");
@@ -55,11 +55,11 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     sound(&*source, "the source").await?;
     // Before it is opened to be filled, which marks it. What else is wrong with it is said then.
     if to.file().is_none()
-        && let Ok(target) = open::open(&args.to, Access::Reader).await
+        && let Ok(target) = open::open(&args.to, StoreAccess::Reader).await
     {
         unattended(&*target, "target").await?;
     }
-    let target = open::open(&args.to, Access::Receive).await?;
+    let target = open::open(&args.to, StoreAccess::Receive).await?;
     spinner.finish_and_clear();
 
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left");
@@ -104,11 +104,11 @@ async fn alone(
     from: &StoreUrl,
     source: &dyn Store,
     leased_until: Option<flowline::core::Time>,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let now = source.now().await?;
     match leased_until.filter(|until| from.file().is_none() && *until > now) {
         None => Ok(()),
-        Some(until) => Err(Failure::new(
+        Some(until) => Err(CliError::new(
             Exit::Store,
             "store-in-use",
             format!("a step in the source is leased until {}: an engine is working on it, or has just died", output::date(until)),
@@ -118,7 +118,7 @@ async fn alone(
 }
 
 /// An engine without work shows by the sign that it leaves in a store that many share.
-async fn unattended(store: &dyn Store, which: &str) -> Result<(), Failure> {
+async fn unattended(store: &dyn Store, which: &str) -> Result<(), CliError> {
     let engines = engines(store).await?;
     let Some(first) = engines.first() else { return Ok(()) };
     let others = match engines.len() - 1 {
@@ -127,11 +127,11 @@ async fn unattended(store: &dyn Store, which: &str) -> Result<(), Failure> {
     };
     let (name, seen) = (output::clean(&first.instance), output::date(first.seen_at));
     let message = format!("engine {name}{others} is working on the {which}, last seen at {seen}");
-    Err(Failure::new(Exit::Store, "store-in-use", message)
+    Err(CliError::new(Exit::Store, "store-in-use", message)
         .help("stop every engine on both stores with SIGTERM, then repeat the move; one that was killed is forgotten after 30 s"))
 }
 
-async fn sound(store: &dyn Store, which: &str) -> Result<(), Failure> {
+async fn sound(store: &dyn Store, which: &str) -> Result<(), CliError> {
     let report = verify(store, &Plans::default(), None).await?;
     let Some(first) = report.violations.first() else { return Ok(()) };
     let found = output::count(report.violations.len() as u64, "violation");
@@ -140,7 +140,7 @@ async fn sound(store: &dyn Store, which: &str) -> Result<(), Failure> {
         "{which} failed verification: {found}; the first is {} {run}{}",
         first.invariant, first.message
     );
-    Err(Failure::new(Exit::Found, "violations", message)
+    Err(CliError::new(Exit::Found, "violations", message)
         .help("list them with `flowline verify --all-tenants`, fix the source with `flowline reconcile --repair`, then repeat the move"))
 }
 
@@ -149,18 +149,18 @@ fn same(from: &StoreUrl, to: &StoreUrl) -> bool {
     from == to || matches!((whole(from), whole(to)), (Some(from), Some(to)) if from == to)
 }
 
-impl From<MoveError> for Failure {
-    fn from(error: MoveError) -> Failure {
+impl From<MoveError> for CliError {
+    fn from(error: MoveError) -> CliError {
         let text = error.to_string();
         match error {
             MoveError::Store(error) => error.into(),
             MoveError::NotEmpty => {
-                Failure::new(Exit::Store, "target-not-empty", format!("{text}; nothing was moved"))
+                CliError::new(Exit::Store, "target-not-empty", format!("{text}; nothing was moved"))
                     .help("name another file, database, schema (?schema=) or prefix (?prefix=) in --to")
             }
-            MoveError::Refused(_) => Failure::new(Exit::Store, "target-in-use", text)
+            MoveError::Refused(_) => CliError::new(Exit::Store, "target-in-use", text)
                 .help("something else is writing to the target; stop it, then repeat the move"),
-            _ => Failure::new(Exit::Store, "moved-meanwhile", text),
+            _ => CliError::new(Exit::Store, "moved-meanwhile", text),
         }
     }
 }

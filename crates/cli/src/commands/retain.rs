@@ -4,7 +4,7 @@ use flowline::retain::retain_all;
 
 use super::Context;
 use crate::failure::{Exit, Outcome};
-use crate::open::Access;
+use crate::open::StoreAccess;
 use crate::output;
 
 /// Delete ended runs whose retention time has passed
@@ -25,7 +25,7 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context) -> Outcome {
-    let store = context.open(Access::Existing).await?;
+    let store = context.open(StoreAccess::Existing).await?;
     let done = retain_all(&*store, context.settings.retention()).await?;
     if context.json {
         output::json(&done)?;

@@ -19,9 +19,9 @@ use super::start::StartFlags;
 use super::work::PATIENCE;
 use super::{Context, NEEDS, WorkFlags};
 use crate::definition;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::open::{Access, StoreUrl, shown};
-use crate::operator::Tail;
+use crate::failure::{CliError, Exit, Outcome};
+use crate::open::{StoreAccess, StoreUrl, shown};
+use crate::operator::LogTail;
 use crate::output::{self, DIM, RESET};
 use crate::progress::{Names, Progress};
 use crate::signals::Signals;
@@ -72,15 +72,15 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let width = read.definition.steps.iter().map(|step| step.name.len()).max().unwrap_or(0);
     // What would be refused leaves no new store behind.
     let plan = definition::plan(read, &input, context.limits())?;
-    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
+    let mut signals = Signals::listen().map_err(|error| CliError::environment(error.to_string()))?;
     let mut progress = if args.no_progress { Progress::silent() } else { Progress::new(Names::Step, width) };
 
-    let store = context.open(Access::Engine).await?;
+    let store = context.open(StoreAccess::Engine).await?;
     let engine = context.worker(store.clone(), &args.work.env).await?;
     let start = args.start.clone().start(plan.flow.to_string(), input.clone());
     let begun = async {
         let plan = engine.register_plan(plan, Some(origin)).await?;
-        Ok::<_, Failure>(start_request(engine.run_plan(plan, input), start).await?)
+        Ok::<_, CliError>(start_request(engine.run_plan(plan, input), start).await?)
     };
     tokio::pin!(begun);
     let mut trouble = engine.trouble();
@@ -124,8 +124,8 @@ async fn work(
     handle: &RunHandle,
     progress: &mut Progress,
     signals: &mut Signals,
-) -> Result<Ending, Failure> {
-    let mut tail = Tail::new(store.clone(), handle.key().clone(), EventQuery::default());
+) -> Result<Ending, CliError> {
+    let mut tail = LogTail::new(store.clone(), handle.key().clone(), EventQuery::default());
     let ended = handle.wait();
     let (tell, mut waits) = mpsc::unbounded_channel();
     let stands = stands(context, store, handle.key(), tell);
@@ -145,7 +145,7 @@ async fn work(
         while let Some(event) = tail.ready().await? {
             progress.event(&event);
         }
-        Ok::<_, Failure>(())
+        Ok::<_, CliError>(())
     };
     let _ = tokio::time::timeout(LAST_EVENTS, rest).await;
     Ok(ending)
@@ -158,7 +158,7 @@ async fn stands(
     store: &Arc<dyn Store>,
     run: &RunKey,
     tell: mpsc::UnboundedSender<String>,
-) -> Result<Ending, Failure> {
+) -> Result<Ending, CliError> {
     let mut told = None;
     let mut told_workers = String::new();
     loop {
@@ -236,7 +236,7 @@ async fn stands(
     }
 }
 
-fn stand(why: String) -> Result<Ending, Failure> {
+fn stand(why: String) -> Result<Ending, CliError> {
     Ok(Ending::Stands(why))
 }
 
@@ -281,7 +281,7 @@ async fn paused_queues(
     store: &Arc<dyn Store>,
     run: &RunKey,
     steps: &[&JobRow],
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<String>, CliError> {
     let queues = store.queues(&run.tenant).await?;
     let paused = |job: &&&JobRow| queues.iter().any(|row| row.paused && row.queue == job.queue);
     let mine = || steps.iter().filter(|job| NEEDS.contains(&&*job.need));
@@ -323,7 +323,7 @@ async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Endi
     }
 }
 
-fn pretty(result: &flowline::core::Json) -> Result<(), Failure> {
+fn pretty(result: &flowline::core::Json) -> Result<(), CliError> {
     let text = serde_json::to_string_pretty(&result.value()).unwrap_or_else(|_| result.to_string());
     Ok(output::line(&text)?)
 }

@@ -9,7 +9,7 @@ use flowline_api::events::{ReceiptView, SentView};
 
 use super::Context;
 use super::start::parse_json;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::operator::{EventTarget, ExternalEvent};
 use crate::output;
 
@@ -63,8 +63,8 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 /// The event that the flags name.
-fn read(context: &Context, args: Args) -> Result<ExternalEvent, Failure> {
-    let usage = |text: &str, help: &str| Err(Failure::usage(text).help(help));
+fn read(context: &Context, args: Args) -> Result<ExternalEvent, CliError> {
+    let usage = |text: &str, help: &str| Err(CliError::usage(text).help(help));
     let mut words = args.words.into_iter();
     let (to, name) = match (args.flow, args.business_key, words.next(), words.next()) {
         (Some(flow), Some(key), Some(name), None) => {
@@ -92,7 +92,7 @@ fn read(context: &Context, args: Args) -> Result<ExternalEvent, Failure> {
     Ok(ExternalEvent { to, name, payload, sender, key: args.key })
 }
 
-fn tell(context: &Context, sent: &SentView) -> Result<(), Failure> {
+fn tell(context: &Context, sent: &SentView) -> Result<(), CliError> {
     if context.json {
         return output::json(sent);
     }

@@ -12,7 +12,7 @@ use flowline_server::serve::{self, Door, Principal, Remembered, ServerConfig, Se
 use flowline_server::token;
 
 use super::{Context, WorkFlags, no_runtime};
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::flows_dir::FlowFolder;
 use crate::log::{self, Habit};
 use crate::open::shown;
@@ -78,25 +78,25 @@ async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
     let settings = &context.settings;
     let habit = if matches!(mode, Mode::Dev { .. }) { Habit::ForPeople } else { Habit::ByTerminal };
     log::start(&settings.log.value, settings.log_format.value, habit);
-    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
+    let mut signals = Signals::listen().map_err(|error| CliError::environment(error.to_string()))?;
     let tls = match (&settings.tls_cert.value, &settings.tls_key.value) {
-        (Some(cert), Some(key)) => Some(serve::acceptor(cert, key).map_err(Failure::usage)?),
+        (Some(cert), Some(key)) => Some(serve::acceptor(cert, key).map_err(CliError::usage)?),
         (None, None) => None,
-        _ => return Err(Failure::usage("TLS needs both --tls-cert and --tls-key")),
+        _ => return Err(CliError::usage("TLS needs both --tls-cert and --tls-key")),
     };
     allow_files();
     let listener = serve::bind(settings.listen.value).map_err(|error| {
-        Failure::environment(format!("can't listen on {}: {error}", settings.listen.value))
+        CliError::environment(format!("can't listen on {}: {error}", settings.listen.value))
             .help("another server may be running there; choose another address with --listen")
     })?;
-    let address = listener.local_addr().map_err(|error| Failure::environment(error.to_string()))?;
+    let address = listener.local_addr().map_err(|error| CliError::environment(error.to_string()))?;
     let Some(store) = context.await_store(&mut signals).await? else { return Ok(Exit::Interrupted) };
     let door = door(context, &*store, address.ip().is_loopback()).await?;
     let config = Config { tenant: None, ..context.work_config() };
     let instance = config.instance.clone();
     let headers = &settings.otlp_headers.value;
     let export = settings.otlp_endpoint.value.clone().map(|to| Export::start(to, headers, &instance));
-    let export = export.transpose().map_err(|error| Failure::usage(error.to_string()))?;
+    let export = export.transpose().map_err(|error| CliError::usage(error.to_string()))?;
     let (export, sender) = export.unzip();
     let mut builder = Engine::on(store.clone()).config(config);
     if let Some(export) = &export {
@@ -176,7 +176,7 @@ async fn follow(engine: &Engine, flows: Option<FlowFolder>, mode: Mode) {
 }
 
 /// Whom to let in. A server that others can reach asks for tokens, and there must be one.
-async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Door, Failure> {
+async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Door, CliError> {
     let open = match context.settings.auth.value {
         Auth::None => true,
         Auth::Tokens => false,
@@ -190,7 +190,7 @@ async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Do
         return Ok(Door::Open { anyone, loopback });
     }
     if token::list(store, None).await?.is_empty() {
-        return Err(Failure::new(Exit::Usage, "no-token", "this server requires API tokens, and there are none yet").help(
+        return Err(CliError::new(Exit::Usage, "no-token", "this server requires API tokens, and there are none yet").help(
             "create one with `flowline token create --subject me --scope admin`. Or listen on 127.0.0.1:7400 to serve \
              this machine only, or let anyone in with --auth none",
         ));
@@ -205,7 +205,7 @@ async fn engine(
     env: &[String],
     mode: Mode,
     here: &str,
-) -> Result<Engine, Failure> {
+) -> Result<Engine, CliError> {
     let settings = &context.settings;
     let allow = match (&settings.http_allow.source, mode) {
         // The flows of others should not reach what this machine can.

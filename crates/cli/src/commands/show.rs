@@ -8,7 +8,7 @@ use flowline::store::{JobRow, JobState, RunRow};
 use flowline_api::runs::{RunView, StepView};
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::output::{self, BOLD, RESET};
 
 /// Show a run: status, steps, jobs, emitted events and result
@@ -30,7 +30,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
-fn print(view: &RunView) -> Result<(), Failure> {
+fn print(view: &RunView) -> Result<(), CliError> {
     let RunView { row, parts, machine } = view;
     let field = |name: &str, value: String| match value.is_empty() {
         true => Ok(()),

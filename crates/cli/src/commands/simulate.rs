@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::Context;
 use super::start::parse_json;
 use crate::definition;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::{findings, output};
 
 /// Test a flow or a machine against crashes, lost leases, failing steps and slow stores
@@ -87,7 +87,7 @@ fn many(context: &Context, flow: &Flow, args: &Args) -> Outcome {
 }
 
 /// Plays seeds on all cores, with a bar on a terminal. The report does not depend on which comes in first.
-fn play_all(flow: &Flow, seeds: u64) -> Result<SimulationReport, Failure> {
+fn play_all(flow: &Flow, seeds: u64) -> Result<SimulationReport, CliError> {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {eta} left");
     let bar = ProgressBar::new(seeds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     let mut report = SimulationReport::new(flow.definition.clone());

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::Context;
 use crate::definition;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::operator::FlowFile;
 use crate::output;
 
@@ -59,7 +59,7 @@ pub struct StartFlags {
 
 impl StartFlags {
     /// Reads the input and checks the rest before anything is opened or written.
-    pub fn input(&self, context: &Context) -> Result<Json, Failure> {
+    pub fn input(&self, context: &Context) -> Result<Json, CliError> {
         check_start(self.idempotency_key.as_deref(), &self.labels.iter().cloned().collect())?;
         match (&self.input, &self.input_file) {
             (Some(text), _) => parse_json(context, "--input", text),
@@ -114,18 +114,18 @@ fn as_file(text: &str) -> Option<&Path> {
 }
 
 /// Takes JSON from the command line or a file; `from` names the place for the message.
-pub fn parse_json(context: &Context, from: &str, text: &str) -> Result<Json, Failure> {
+pub fn parse_json(context: &Context, from: &str, text: &str) -> Result<Json, CliError> {
     let json = Json::parse(text.trim()).map_err(|error| {
-        Failure::input(format!("{from}: {error}"))
+        CliError::input(format!("{from}: {error}"))
             .help("write JSON, quoted for the shell: '{\"total\": 19}', '\"text\"', 'null'")
     })?;
     json.within(from, context.limits().payload())
-        .map_err(|error| Failure::new(Exit::Usage, "limit", error.to_string()))
+        .map_err(|error| CliError::new(Exit::Usage, "limit", error.to_string()))
 }
 
-fn read_input(path: &Path, limits: Limits) -> Result<String, Failure> {
+fn read_input(path: &Path, limits: Limits) -> Result<String, CliError> {
     let cannot = |error: std::io::Error| {
-        Failure::input(format!("can't read {}: {error}", path.display()))
+        CliError::input(format!("can't read {}: {error}", path.display()))
             .help("--input-file takes a JSON file, or - for stdin")
     };
     // With room for white space.
@@ -142,7 +142,7 @@ fn read_input(path: &Path, limits: Limits) -> Result<String, Failure> {
         let text = format!(
             "{path} is larger than {most} bytes; an input can have up to {bytes} (setting {setting})"
         );
-        return Err(Failure::new(Exit::Usage, "limit", text));
+        return Err(CliError::new(Exit::Usage, "limit", text));
     }
     String::from_utf8(bytes).map_err(|error| cannot(std::io::Error::other(error)))
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::Context;
 use super::start::parse_json;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::output;
 
 /// Read and write key-value state
@@ -79,16 +79,16 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     }
 }
 
-fn owner(scope: &str) -> Result<StateOwner, Failure> {
+fn owner(scope: &str) -> Result<StateOwner, CliError> {
     StateOwner::parse(scope).map_err(|error| {
-        Failure::usage(error).help("a scope is tenant, flow:FLOW, run:RUN, or any name of your own")
+        CliError::usage(error).help("a scope is tenant, flow:FLOW, run:RUN, or any name of your own")
     })
 }
 
 async fn get(context: &Context, owner: &StateOwner, key: &str) -> Outcome {
     let found = context.operator()?.value(owner, key).await?;
     let Some(found) = found else {
-        return Err(Failure::new(Exit::Found, "no-such-key", format!("scope {owner} has no key {key:?}"))
+        return Err(CliError::new(Exit::Found, "no-such-key", format!("scope {owner} has no key {key:?}"))
             .help(format!("`flowline state list {owner}` lists its keys")));
     };
     if context.json {

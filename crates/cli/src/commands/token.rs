@@ -1,11 +1,11 @@
 //! `flowline token`: make, list and revoke API tokens.
 
 use clap::Subcommand;
-use flowline_api::access::{MadeToken, NewToken, Scope, TokenList};
+use flowline_api::access::{MadeToken, NewToken, TokenList, TokenScope};
 use serde_json::json;
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::output;
 
 /// Create, list and revoke API tokens
@@ -43,7 +43,7 @@ struct Create {
     subject: String,
     /// What it allows: read, start, work, operate, on_behalf or admin; repeatable
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_parser = scope)]
-    scopes: Vec<Scope>,
+    scopes: Vec<TokenScope>,
     /// Role of the subject; repeatable
     #[arg(long = "role", value_name = "ROLE")]
     roles: Vec<String>,
@@ -77,7 +77,7 @@ async fn make(context: &Context, create: Create) -> Outcome {
         expires: create.expires,
     };
     flowline_server::token::check(&new)
-        .map_err(|(field, wrong)| Failure::usage(format!("--{}: {wrong}", field.trim_end_matches('s'))))?;
+        .map_err(|(field, wrong)| CliError::usage(format!("--{}: {wrong}", field.trim_end_matches('s'))))?;
     let made = context.operator()?.create_token(new).await?;
     if context.json {
         output::json(&made)?;
@@ -131,6 +131,6 @@ async fn revoke(context: &Context, id: &str) -> Outcome {
     Ok(Exit::Fine)
 }
 
-fn scope(text: &str) -> Result<Scope, String> {
-    Scope::parse(text).ok_or_else(|| "use read, start, work, operate, on_behalf or admin".to_owned())
+fn scope(text: &str) -> Result<TokenScope, String> {
+    TokenScope::parse(text).ok_or_else(|| "use read, start, work, operate, on_behalf or admin".to_owned())
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::definition;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::flows_dir;
 use crate::output;
 
@@ -93,7 +93,7 @@ fn in_short(definition: &Definition) -> String {
 }
 
 /// What is wrong with a file as a whole.
-fn of_file(code: &str, file: &str, failure: &Failure) -> Value {
+fn of_file(code: &str, file: &str, failure: &CliError) -> Value {
     json!({
         "severity": "error", "code": code, "message": failure.message,
         "line": null, "column": null, "place": "", "help": failure.help, "file": file,

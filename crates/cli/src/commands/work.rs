@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::run::wanted_workers;
 use super::{Context, WorkFlags};
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::open::shown;
 use crate::output;
 use crate::progress::{Names, Progress};
@@ -58,7 +58,7 @@ struct Tally {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
+    let mut signals = Signals::listen().map_err(|error| CliError::environment(error.to_string()))?;
     let Some(store) = context.await_store(&mut signals).await? else { return Ok(Exit::Interrupted) };
     let engine = context.worker(store.clone(), &args.work.env).await?;
     let tenant = Some(context.settings.tenant.value.clone());
@@ -101,7 +101,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 /// Says where jobs wait that only remote workers run.
-async fn tell_of_workers(context: &Context, store: &dyn Store) -> Result<(), Failure> {
+async fn tell_of_workers(context: &Context, store: &dyn Store) -> Result<(), CliError> {
     let rows = store.queues(&context.settings.tenant.value).await?;
     let waiting = || rows.iter().filter(|row| *row.need == *REMOTE && row.ready > 0 && !row.paused);
     let queues: BTreeSet<&str> = waiting().map(|row| &*row.queue).collect();
@@ -139,7 +139,7 @@ impl Tally {
         *counts.entry(word).or_default() += 1;
     }
 
-    fn report(&self, context: &Context, meters: &Meters) -> Result<(), Failure> {
+    fn report(&self, context: &Context, meters: &Meters) -> Result<(), CliError> {
         let of = |counts: &BTreeMap<&'static str, u64>, word| counts.get(word).copied().unwrap_or(0);
         if context.json {
             let counts = |counts, words: [&'static str; 3]| {

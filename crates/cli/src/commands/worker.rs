@@ -9,12 +9,12 @@ use flowline::core::json;
 use flowline::core::limits::Limits;
 use flowline::runner::command::{About, Listener, StepProgram};
 use flowline::{Level, StateScope, StepError};
-use flowline_api::work::Retry;
+use flowline_api::work::RetryAdvice;
 use flowline_client::{Job, JobError, Worker};
 use serde_json::{Map, Value};
 
 use super::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CliError, Exit, Outcome};
 use crate::open::shown;
 use crate::output;
 use crate::signals::Signals;
@@ -53,9 +53,9 @@ pub struct Args {
 }
 
 pub async fn run(context: &Context, args: Args) -> Outcome {
-    let mut signals = Signals::listen().map_err(|error| Failure::environment(error.to_string()))?;
+    let mut signals = Signals::listen().map_err(|error| CliError::environment(error.to_string()))?;
     let Some(server) = &context.settings.server.value else {
-        return Err(Failure::usage("a worker needs a server to get jobs from")
+        return Err(CliError::usage("a worker needs a server to get jobs from")
             .help("name it with --server http://HOST:PORT or FLOWLINE_SERVER"));
     };
     let client = context.client(server)?;
@@ -151,8 +151,8 @@ impl Listener for Ear<'_> {
 fn to_step(failure: &JobError) -> StepError {
     let failed = failure.failed();
     let error = match failed.retry {
-        Retry::Never => StepError::fatal(&failed.error),
-        Retry::Policy => StepError::new(&failed.error),
+        RetryAdvice::Never => StepError::fatal(&failed.error),
+        RetryAdvice::Policy => StepError::new(&failed.error),
     };
     match &failed.code {
         Some(code) => error.code(code),

@@ -9,7 +9,7 @@ use flowline_api::locks::{AcquireLockAnswer, HeldLock};
 use flowline_client::{RemoteLock, RemoteLockGuard};
 use flowline_server::api::left;
 
-use crate::failure::{Exit, Failure};
+use crate::failure::{CliError, Exit};
 
 #[derive(Debug)]
 pub enum OperatorLock {
@@ -33,7 +33,7 @@ impl OperatorLock {
         }
     }
 
-    pub async fn grant(&self, token: Token, owner: &str) -> Result<AcquireLockAnswer, Failure> {
+    pub async fn grant(&self, token: Token, owner: &str) -> Result<AcquireLockAnswer, CliError> {
         let lock_token = format!("{:032x}", token.0);
         match self {
             OperatorLock::Server(lock) => Ok(lock.grant(Some(&lock_token)).await?),
@@ -49,7 +49,7 @@ impl OperatorLock {
     }
 
     /// Until when it is held now.
-    pub async fn extend(&self, token: &str, ttl: Duration) -> Result<(Time, u64), Failure> {
+    pub async fn extend(&self, token: &str, ttl: Duration) -> Result<(Time, u64), CliError> {
         match self {
             OperatorLock::Server(lock) => {
                 let extended = lock.extend(token).await?;
@@ -63,14 +63,14 @@ impl OperatorLock {
     }
 
     /// Whether the token held it.
-    pub async fn release(&self, token: &str) -> Result<bool, Failure> {
+    pub async fn release(&self, token: &str) -> Result<bool, CliError> {
         Ok(match self {
             OperatorLock::Server(lock) => lock.release(token).await?,
             OperatorLock::Store(lock) => lock.release(read_token(token)?).await?,
         })
     }
 
-    pub async fn guard(&self, wait: Duration) -> Result<HeldGuard, Failure> {
+    pub async fn guard(&self, wait: Duration) -> Result<HeldGuard, CliError> {
         Ok(match self {
             OperatorLock::Store(lock) => HeldGuard::Store(lock.acquire_within(wait).await?),
             OperatorLock::Server(lock) => HeldGuard::Server(lock.acquire_within(wait).await?),
@@ -93,7 +93,7 @@ impl HeldGuard {
         }
     }
 
-    pub async fn release(self) -> Result<bool, Failure> {
+    pub async fn release(self) -> Result<bool, CliError> {
         Ok(match self {
             HeldGuard::Store(guard) => guard.release().await?,
             HeldGuard::Server(guard) => guard.release().await?,
@@ -101,25 +101,25 @@ impl HeldGuard {
     }
 }
 
-fn read_token(text: &str) -> Result<Token, Failure> {
+fn read_token(text: &str) -> Result<Token, CliError> {
     let token = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
     token.map(Token).ok_or_else(|| {
-        Failure::usage("--lock-token must be the 32 hex digits that `flowline locks acquire` printed")
+        CliError::usage("--lock-token must be the 32 hex digits that `flowline locks acquire` printed")
     })
 }
 
 /// A lock that somebody else may hold by now.
-pub fn lost(name: &str) -> Failure {
-    Failure::new(Exit::Found, "lock-lost", format!("this token doesn't hold lock {name:?} any more"))
+pub fn lost(name: &str) -> CliError {
+    CliError::new(Exit::Found, "lock-lost", format!("this token doesn't hold lock {name:?} any more"))
 }
 
-impl From<LockError> for Failure {
-    fn from(error: LockError) -> Failure {
+impl From<LockError> for CliError {
+    fn from(error: LockError) -> CliError {
         let text = error.to_string();
         match error {
             LockError::Store(error) => error.into(),
-            LockError::Held { .. } => Failure::new(Exit::Found, "lock-held", text),
-            _ => Failure::usage(text),
+            LockError::Held { .. } => CliError::new(Exit::Found, "lock-held", text),
+            _ => CliError::usage(text),
         }
     }
 }

@@ -10,7 +10,7 @@ use flowline_api::runs::EventList;
 use tokio::sync::watch;
 
 use super::ServerOperator;
-use crate::failure::Failure;
+use crate::failure::CliError;
 
 /// Looked again without a hint: a hint can be lost.
 const LOOK: Duration = Duration::from_millis(500);
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const PAGE: usize = 200;
 
 /// Reads a run's log from some event on.
-pub struct Tail {
+pub struct LogTail {
     store: Arc<dyn Store>,
     run: RunKey,
     query: EventQuery,
@@ -26,10 +26,10 @@ pub struct Tail {
     hint: watch::Receiver<u64>,
 }
 
-impl Tail {
-    pub fn new(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Tail {
+impl LogTail {
+    pub fn new(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> LogTail {
         let hint = store.watch();
-        Tail { store, run, query: EventQuery { limit: PAGE, ..query }, buffer: VecDeque::new(), hint }
+        LogTail { store, run, query: EventQuery { limit: PAGE, ..query }, buffer: VecDeque::new(), hint }
     }
 
     /// The next event that is there already; `None` at the present end.
@@ -46,9 +46,9 @@ impl Tail {
     }
 
     /// The run's row.
-    pub async fn row(&self) -> Result<RunRow, Failure> {
+    pub async fn row(&self) -> Result<RunRow, CliError> {
         let found = self.store.load(std::slice::from_ref(&self.run)).await?.into_iter().next().flatten();
-        found.map(|snapshot| snapshot.row).ok_or_else(|| Failure::no_such_run(self.run.run.as_str()))
+        found.map(|snapshot| snapshot.row).ok_or_else(|| CliError::no_such_run(self.run.run.as_str()))
     }
 
     /// Waits for a reason to look again: a change of the store, or some time.
@@ -78,7 +78,7 @@ pub struct RunLog {
 }
 
 enum Source {
-    Store(Tail),
+    Store(LogTail),
     Server(Box<ServerLog>),
 }
 
@@ -91,8 +91,8 @@ struct ServerLog {
 }
 
 impl RunLog {
-    pub async fn of_store(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Result<RunLog, Failure> {
-        let tail = Tail::new(store, run, query);
+    pub async fn of_store(store: Arc<dyn Store>, run: RunKey, query: EventQuery) -> Result<RunLog, CliError> {
+        let tail = LogTail::new(store, run, query);
         Ok(RunLog { trimmed: tail.row().await?.events_trimmed, source: Source::Store(tail) })
     }
 
@@ -100,7 +100,7 @@ impl RunLog {
         server: ServerOperator,
         run: RunKey,
         query: EventQuery,
-    ) -> Result<RunLog, Failure> {
+    ) -> Result<RunLog, CliError> {
         let query = EventQuery { limit: PAGE, ..query };
         let mut asked = ServerLog { server, run, query, buffer: VecDeque::new() };
         let trimmed = asked.fill().await?.events_trimmed;
@@ -113,7 +113,7 @@ impl RunLog {
     }
 
     /// The next event that is there already; `None` at the present end.
-    pub async fn ready(&mut self) -> Result<Option<Event>, Failure> {
+    pub async fn ready(&mut self) -> Result<Option<Event>, CliError> {
         match &mut self.source {
             Source::Store(tail) => Ok(tail.ready().await?),
             Source::Server(asked) => asked.ready().await,
@@ -121,7 +121,7 @@ impl RunLog {
     }
 
     /// Waits for a reason to look again, and tells whether the run has ended: then all there will be is there.
-    pub async fn wait(&mut self) -> Result<bool, Failure> {
+    pub async fn wait(&mut self) -> Result<bool, CliError> {
         match &mut self.source {
             Source::Store(tail) => {
                 let ended = tail.row().await?.status.is_terminal();
@@ -136,7 +136,7 @@ impl RunLog {
 }
 
 impl ServerLog {
-    async fn ready(&mut self) -> Result<Option<Event>, Failure> {
+    async fn ready(&mut self) -> Result<Option<Event>, CliError> {
         if self.buffer.is_empty() {
             self.fill().await?;
         }
@@ -144,7 +144,7 @@ impl ServerLog {
     }
 
     /// Reads the next page; what it holds goes into the buffer.
-    async fn fill(&mut self) -> Result<EventList, Failure> {
+    async fn fill(&mut self) -> Result<EventList, CliError> {
         let mut page = self.server.events(&self.run, &self.query).await?;
         self.query.after = page.items.last().map_or(self.query.after, |event| event.seq);
         self.buffer.extend(page.items.drain(..));

@@ -1,7 +1,7 @@
 //! What commands do with runs, written once: in a store that the command opens itself ([`StoreOperator`]), or at a server
 //! that it asks ([`ServerOperator`]). Commands know only [`Operator`], so both give the same answers.
 //!
-//! What a server refuses becomes the same [`Failure`] that the store's side has for it, so that scripts need not know which of
+//! What a server refuses becomes the same [`CliError`] that the store's side has for it, so that scripts need not know which of
 //! the two they speak to.
 
 mod lock;
@@ -33,10 +33,10 @@ use flowline_server::filter::RunFilter;
 use flowline_server::view::Versions;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::failure::CliError;
 
 pub use lock::{OperatorLock, lost};
-pub use log::{RunLog, Tail};
+pub use log::{LogTail, RunLog};
 pub use server::ServerOperator;
 pub use store::StoreOperator;
 
@@ -44,53 +44,53 @@ pub use store::StoreOperator;
 #[async_trait(?Send)]
 pub trait Operator {
     /// Starts a run of the flow that `start` names, or of a definition in a file, which is registered first.
-    async fn start(&self, start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, Failure>;
+    async fn start(&self, start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, CliError>;
     /// Sends an event, and waits until a machine has handled it if told so.
-    async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, Failure>;
-    async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, Failure>;
+    async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, CliError>;
+    async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, CliError>;
     /// Starts an ended run again, as a new one.
-    async fn retry(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, Failure>;
-    async fn delete(&self, run: &RunKey) -> Result<(), Failure>;
+    async fn retry(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, CliError>;
+    async fn delete(&self, run: &RunKey) -> Result<(), CliError>;
     /// Deletes a page of the runs that have ended; with `dry_run` only tells which they are.
-    async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, Failure>;
-    async fn runs(&self, page: &RunsPage) -> Result<RunList, Failure>;
-    async fn show(&self, run: &RunKey) -> Result<RunView, Failure>;
-    async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, Failure>;
-    async fn explain(&self, run: &RunKey) -> Result<Explanation, Failure>;
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, Failure>;
-    async fn stats(&self, question: &StatsQuestion) -> Result<Stats, Failure>;
+    async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, CliError>;
+    async fn runs(&self, page: &RunsPage) -> Result<RunList, CliError>;
+    async fn show(&self, run: &RunKey) -> Result<RunView, CliError>;
+    async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, CliError>;
+    async fn explain(&self, run: &RunKey) -> Result<Explanation, CliError>;
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, CliError>;
+    async fn stats(&self, question: &StatsQuestion) -> Result<Stats, CliError>;
     /// Checks the runs of the tenant against their logs, or those of all tenants.
-    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, Failure>;
+    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, CliError>;
 
-    async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, Failure>;
+    async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, CliError>;
     /// Chooses the version that new runs use.
-    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, Failure>;
-    async fn retire(&self, flow: &str) -> Result<FlowChanged, Failure>;
+    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, CliError>;
+    async fn retire(&self, flow: &str) -> Result<FlowChanged, CliError>;
 
-    async fn queues(&self) -> Result<Vec<QueueRow>, Failure>;
-    async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), Failure>;
+    async fn queues(&self) -> Result<Vec<QueueRow>, CliError>;
+    async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), CliError>;
 
-    async fn locks(&self) -> Result<Vec<HeldLock>, Failure>;
+    async fn locks(&self) -> Result<Vec<HeldLock>, CliError>;
     /// A lock to acquire, extend or release.
-    async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, Failure>;
+    async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, CliError>;
 
     /// Scopes that hold a value.
-    async fn scopes(&self) -> Result<StateScopes, Failure>;
-    async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, Failure>;
-    async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, Failure>;
+    async fn scopes(&self) -> Result<StateScopes, CliError>;
+    async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, CliError>;
+    async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, CliError>;
     async fn set_value(
         &self,
         owner: &StateOwner,
         key: &str,
         value: Json,
         ttl: Option<Duration>,
-    ) -> Result<(), Failure>;
+    ) -> Result<(), CliError>;
     /// Whether there was one.
-    async fn delete_value(&self, owner: &StateOwner, key: &str) -> Result<bool, Failure>;
+    async fn delete_value(&self, owner: &StateOwner, key: &str) -> Result<bool, CliError>;
 
-    async fn create_token(&self, new: NewToken) -> Result<MadeToken, Failure>;
-    async fn tokens(&self) -> Result<Vec<TokenRow>, Failure>;
-    async fn revoke_token(&self, id: &str) -> Result<(), Failure>;
+    async fn create_token(&self, new: NewToken) -> Result<MadeToken, CliError>;
+    async fn tokens(&self) -> Result<Vec<TokenRow>, CliError>;
+    async fn revoke_token(&self, id: &str) -> Result<(), CliError>;
 }
 
 /// A checked definition, and the file that it is in.

@@ -4,21 +4,21 @@ use flowline_api::codes::Code;
 use flowline_client::ClientError;
 use flowline_server::filter::FilterError;
 
-use crate::failure::{Exit, Failure};
+use crate::failure::{CliError, Exit};
 
-impl From<FilterError> for Failure {
-    fn from(error: FilterError) -> Failure {
-        Failure::usage(format!("--{}: {}", error.name, error.problem))
+impl From<FilterError> for CliError {
+    fn from(error: FilterError) -> CliError {
+        CliError::usage(format!("--{}: {}", error.name, error.problem))
     }
 }
 
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Failure {
+impl From<ClientError> for CliError {
+    fn from(error: ClientError) -> CliError {
         let text = error.to_string();
         let unreachable =
-            |help: &str| Failure::new(Exit::Store, "server-unreachable", text.clone()).help(help);
+            |help: &str| CliError::new(Exit::Store, "server-unreachable", text.clone()).help(help);
         match error {
-            ClientError::Address(_) | ClientError::Token => Failure::usage(text),
+            ClientError::Address(_) | ClientError::Token => CliError::usage(text),
             ClientError::Refused { status, code, detail, .. } => refused(status, &code, detail),
             ClientError::Unconnected { .. } => unreachable(
                 "check --server (`flowline config` shows where it's set), and that the server is running",
@@ -32,35 +32,35 @@ impl From<ClientError> for Failure {
 }
 
 /// A refusal of the API as the store's side words it.
-fn refused(status: u16, code: &str, detail: String) -> Failure {
+fn refused(status: u16, code: &str, detail: String) -> CliError {
     let known = Code::find(code).map_or("", |known| known.code);
     match known {
-        "unauthorized" | "forbidden" => Failure::new(Exit::Store, known, detail).help(
+        "unauthorized" | "forbidden" => CliError::new(Exit::Store, known, detail).help(
             "set FLOWLINE_TOKEN or --token to a token that allows this; `flowline token create` creates one",
         ),
-        "no-such-event" => Failure::refusal("not-accepted", detail),
-        "inbox-full" => Failure::inbox_full(detail),
-        "event-rejected" | "lock-held" | "lock-lost" => Failure::new(Exit::Found, known, detail),
-        "too-large" | "log-full" => Failure::refusal("limit", detail),
-        "bad-parameter" => Failure::usage(detail),
-        "bad-body" | "run-not-ended" | "no-such-step" => Failure::input(detail),
+        "no-such-event" => CliError::refusal("not-accepted", detail),
+        "inbox-full" => CliError::inbox_full(detail),
+        "event-rejected" | "lock-held" | "lock-lost" => CliError::new(Exit::Found, known, detail),
+        "too-large" | "log-full" => CliError::refusal("limit", detail),
+        "bad-parameter" => CliError::usage(detail),
+        "bad-body" | "run-not-ended" | "no-such-step" => CliError::input(detail),
         "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "no-such-receipt"
         | "no-such-lock" | "no-such-key" | "run-ended" | "flow-retired" | "refused" | "role"
         | "key-conflict" | "schema" | "definition" | "invalid" | "stale-lease" | "outcome-conflict" => {
-            Failure::refusal(known, detail)
+            CliError::refusal(known, detail)
         }
-        "unavailable" => Failure::new(Exit::Store, "store-unavailable", detail)
+        "unavailable" => CliError::new(Exit::Store, "store-unavailable", detail)
             .help("the server can't reach its store; try again in a moment"),
-        "store" => Failure::new(Exit::Store, "store", detail),
+        "store" => CliError::new(Exit::Store, "store", detail),
         "stopping" | "too-many-requests" | "timeout" | "internal" | "request-timeout" => {
-            Failure::new(Exit::Store, "server", format!("{detail} ({status} {known})"))
+            CliError::new(Exit::Store, "server", format!("{detail} ({status} {known})"))
         }
         _ => no_server(format!("the server refused: {detail} ({status})")),
     }
 }
 
-fn no_server(text: String) -> Failure {
-    Failure::new(Exit::Store, "server", text)
+fn no_server(text: String) -> CliError {
+    CliError::new(Exit::Store, "server", text)
         .help("check that --server is the address of a Flowline server of the same version, without a path")
 }
 

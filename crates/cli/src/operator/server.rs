@@ -31,7 +31,7 @@ use super::{
     StatsQuestion, Steering,
 };
 use crate::definition;
-use crate::failure::Failure;
+use crate::failure::CliError;
 
 /// A server, with what it takes to speak to it. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ impl ServerOperator {
     }
 
     /// Asks for the receipt until the machine is done with the event. A flow keeps none.
-    async fn wait_for(&self, sent: &mut SentView, wait: Duration) -> Result<(), Failure> {
+    async fn wait_for(&self, sent: &mut SentView, wait: Duration) -> Result<(), CliError> {
         let (until, run) = (Instant::now() + wait, sent.run_id.as_str());
         loop {
             let left = until.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
@@ -61,7 +61,7 @@ impl ServerOperator {
     }
 
     /// A page of a run's log.
-    pub(super) async fn events(&self, run: &RunKey, query: &EventQuery) -> Result<EventList, Failure> {
+    pub(super) async fn events(&self, run: &RunKey, query: &EventQuery) -> Result<EventList, CliError> {
         let kinds: Vec<&str> = query.kinds.iter().map(|kind| kind.as_str()).collect();
         let parameters = [
             ("after", Some(query.after.to_string())),
@@ -74,7 +74,7 @@ impl ServerOperator {
     }
 
     /// Waits up to this long for the end of a run, and tells whether it has ended.
-    pub(super) async fn has_ended(&self, run: &RunKey, wait: Duration) -> Result<bool, Failure> {
+    pub(super) async fn has_ended(&self, run: &RunKey, wait: Duration) -> Result<bool, CliError> {
         Ok(self.client.result(run.run.as_str(), Some(wait)).await?.status.is_terminal())
     }
 }
@@ -85,8 +85,8 @@ fn given<'a>(parameters: &'a [(&'a str, Option<String>)]) -> Vec<(&'a str, &'a s
 }
 
 /// What was found, where this refusal means that there is nothing.
-fn unless<T>(found: Result<T, ClientError>, code: &str) -> Result<Option<T>, Failure> {
-    match found.map_err(Failure::from) {
+fn unless<T>(found: Result<T, ClientError>, code: &str) -> Result<Option<T>, CliError> {
+    match found.map_err(CliError::from) {
         Ok(found) => Ok(Some(found)),
         Err(failure) if failure.code == code => Ok(None),
         Err(failure) => Err(failure),
@@ -98,13 +98,13 @@ fn something(json: Json) -> Option<Json> {
     Some(json).filter(|json| !json.is_nothing())
 }
 
-fn check_key(key: &str) -> Result<(), Failure> {
-    flowline::internal::check_key(key).map_err(Failure::usage)
+fn check_key(key: &str) -> Result<(), CliError> {
+    flowline::internal::check_key(key).map_err(CliError::usage)
 }
 
 #[async_trait(?Send)]
 impl Operator for ServerOperator {
-    async fn start(&self, mut start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, Failure> {
+    async fn start(&self, mut start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, CliError> {
         let mut flow = start.flow.take().unwrap_or_default();
         if let Some(FlowFile { plan, path }) = file {
             self.client.register(definition::media_type(path)?, &definition::text(path)?).await?;
@@ -113,7 +113,7 @@ impl Operator for ServerOperator {
         Ok(self.client.start(&flow, &start, None).await?)
     }
 
-    async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, Failure> {
+    async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, CliError> {
         let ExternalEvent { to, name, payload, sender, key: idempotency_key } = event;
         let (payload, event_id, user_id) = (something(payload), None, sender.user);
         let roles = (!sender.roles.is_empty()).then_some(sender.roles);
@@ -135,7 +135,7 @@ impl Operator for ServerOperator {
         Ok(sent)
     }
 
-    async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, Failure> {
+    async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, CliError> {
         let (client, run) = (&self.client, run.run.as_str());
         let done = match steering {
             Steering::Cancel { reason } => client.cancel(run, &CancelRun { reason }).await,
@@ -149,7 +149,7 @@ impl Operator for ServerOperator {
         Ok(Applied { changed: done.changed, status: done.status })
     }
 
-    async fn retry(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, Failure> {
+    async fn retry(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, CliError> {
         let retry = match from {
             RetryFrom::Failure => RetryRun::default(),
             RetryFrom::Step(step) => RetryRun { from: Some(step.to_owned()), from_start: false },
@@ -158,11 +158,11 @@ impl Operator for ServerOperator {
         Ok(self.client.retry(run.run.as_str(), &retry).await?)
     }
 
-    async fn delete(&self, run: &RunKey) -> Result<(), Failure> {
+    async fn delete(&self, run: &RunKey) -> Result<(), CliError> {
         Ok(self.client.delete_run(run.run.as_str()).await?)
     }
 
-    async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, Failure> {
+    async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, CliError> {
         filter::check(&page.filter)?;
         let request = BulkRequest {
             action: BulkAction::Delete,
@@ -182,7 +182,7 @@ impl Operator for ServerOperator {
         Ok(DeletedPage { items: items.collect(), next: done.next })
     }
 
-    async fn runs(&self, page: &RunsPage) -> Result<RunList, Failure> {
+    async fn runs(&self, page: &RunsPage) -> Result<RunList, CliError> {
         filter::check(&page.filter)?;
         let RunsPage { filter, limit, cursor, without_total } = page.clone();
         let parameters = [
@@ -199,19 +199,19 @@ impl Operator for ServerOperator {
         Ok(self.client.runs(&given(&parameters)).await?)
     }
 
-    async fn show(&self, run: &RunKey) -> Result<RunView, Failure> {
+    async fn show(&self, run: &RunKey) -> Result<RunView, CliError> {
         Ok(self.client.show(run.run.as_str()).await?)
     }
 
-    async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, Failure> {
+    async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, CliError> {
         RunLog::of_server(self.clone(), run, query).await
     }
 
-    async fn explain(&self, run: &RunKey) -> Result<Explanation, Failure> {
+    async fn explain(&self, run: &RunKey) -> Result<Explanation, CliError> {
         Ok(self.client.explain(run.run.as_str()).await?)
     }
 
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, Failure> {
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, CliError> {
         let parameters = [
             ("status", query.status.map(|status| status.as_str().to_owned())),
             ("worker", query.worker),
@@ -225,7 +225,7 @@ impl Operator for ServerOperator {
         })
     }
 
-    async fn stats(&self, question: &StatsQuestion) -> Result<Stats, Failure> {
+    async fn stats(&self, question: &StatsQuestion) -> Result<Stats, CliError> {
         // A server that is told nothing goes back a day.
         let since = question.since.map_or_else(|| Time::from_millis(0).to_string(), format_duration);
         let parameters = [
@@ -237,32 +237,32 @@ impl Operator for ServerOperator {
         Ok(self.client.stats(&given(&parameters)).await?)
     }
 
-    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, Failure> {
+    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, CliError> {
         if all_tenants {
-            return Err(Failure::usage("a server checks one tenant only")
+            return Err(CliError::usage("a server checks one tenant only")
                 .help("drop --all-tenants, or name the store with --store"));
         }
         Ok(self.client.verify_all().await?)
     }
 
-    async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, Failure> {
+    async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, CliError> {
         let all: &[_] = if versions == Versions::All { &[("versions", "true")] } else { &[] };
         Ok(self.client.flows(all).await?.items)
     }
 
-    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, Failure> {
+    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, CliError> {
         Ok(self.client.activate(flow, version).await?)
     }
 
-    async fn retire(&self, flow: &str) -> Result<FlowChanged, Failure> {
+    async fn retire(&self, flow: &str) -> Result<FlowChanged, CliError> {
         Ok(self.client.retire(flow).await?)
     }
 
-    async fn queues(&self) -> Result<Vec<QueueRow>, Failure> {
+    async fn queues(&self) -> Result<Vec<QueueRow>, CliError> {
         Ok(self.client.queues().await?.items)
     }
 
-    async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), Failure> {
+    async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), CliError> {
         match pause {
             Pause::Paused => self.client.pause_queue(queue).await?,
             Pause::Open => self.client.resume_queue(queue).await?,
@@ -270,24 +270,24 @@ impl Operator for ServerOperator {
         Ok(())
     }
 
-    async fn locks(&self) -> Result<Vec<HeldLock>, Failure> {
+    async fn locks(&self) -> Result<Vec<HeldLock>, CliError> {
         Ok(self.client.locks().await?)
     }
 
-    async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, Failure> {
+    async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, CliError> {
         Ok(OperatorLock::Server(Box::new(self.client.lock(name).ttl(ttl))))
     }
 
-    async fn scopes(&self) -> Result<StateScopes, Failure> {
+    async fn scopes(&self) -> Result<StateScopes, CliError> {
         Ok(self.client.scopes().await?)
     }
 
-    async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, Failure> {
+    async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, CliError> {
         let parameters = [("limit", Some(query.limit.to_string())), ("cursor", query.after)];
         Ok(self.client.values(&owner.to_string(), &given(&parameters)).await?)
     }
 
-    async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, Failure> {
+    async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, CliError> {
         check_key(key)?;
         unless(self.client.value(&owner.to_string(), key).await, "no-such-key")
     }
@@ -298,27 +298,27 @@ impl Operator for ServerOperator {
         key: &str,
         value: Json,
         ttl: Option<Duration>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CliError> {
         check_key(key)?;
         let write = StateWrite { value, ttl: ttl.map(format_duration) };
         self.client.set_value(&owner.to_string(), key, &write).await?;
         Ok(())
     }
 
-    async fn delete_value(&self, owner: &StateOwner, key: &str) -> Result<bool, Failure> {
+    async fn delete_value(&self, owner: &StateOwner, key: &str) -> Result<bool, CliError> {
         check_key(key)?;
         Ok(self.client.delete_value(&owner.to_string(), key).await?.changed)
     }
 
-    async fn create_token(&self, new: NewToken) -> Result<MadeToken, Failure> {
+    async fn create_token(&self, new: NewToken) -> Result<MadeToken, CliError> {
         Ok(self.client.create_token(&new).await?)
     }
 
-    async fn tokens(&self) -> Result<Vec<TokenRow>, Failure> {
+    async fn tokens(&self) -> Result<Vec<TokenRow>, CliError> {
         Ok(self.client.tokens().await?.items)
     }
 
-    async fn revoke_token(&self, id: &str) -> Result<(), Failure> {
+    async fn revoke_token(&self, id: &str) -> Result<(), CliError> {
         Ok(self.client.revoke_token(id).await?)
     }
 }

@@ -36,8 +36,8 @@ use super::{
     StatsQuestion, Steering,
 };
 use crate::definition;
-use crate::failure::Failure;
-use crate::open::{Access, open};
+use crate::failure::CliError;
+use crate::open::{StoreAccess, open};
 use crate::settings::Settings;
 
 /// The store of the settings.
@@ -56,16 +56,16 @@ impl<'a> StoreOperator<'a> {
     }
 
     /// The store, opened for what is asked of it first.
-    async fn open(&self, access: Access) -> Result<&Arc<dyn Store>, Failure> {
+    async fn open(&self, access: StoreAccess) -> Result<&Arc<dyn Store>, CliError> {
         self.store.get_or_try_init(|| open(&self.settings.store.value, access)).await
     }
 
     /// Does something with an engine that only carries inputs into runs.
     async fn operate<T>(
         &self,
-        access: Access,
-        act: impl AsyncFnOnce(&Engine) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        access: StoreAccess,
+        act: impl AsyncFnOnce(&Engine) -> Result<T, CliError>,
+    ) -> Result<T, CliError> {
         let limits = self.settings.limits();
         let config = Config { role: InstanceRole::Operate, retention: None, limits, ..Config::default() };
         let engine = Engine::on(self.open(access).await?.clone()).config(config);
@@ -76,12 +76,12 @@ impl<'a> StoreOperator<'a> {
     }
 
     /// The key-values of an owner, which must be there.
-    async fn state(&self, owner: &StateOwner, access: Access) -> Result<StateHandle, Failure> {
+    async fn state(&self, owner: &StateOwner, access: StoreAccess) -> Result<StateHandle, CliError> {
         let (store, tenant) = (self.open(access).await?, self.tenant().clone());
         match owner {
             StateOwner::Run(run) => self.known(&RunKey::new(tenant.clone(), run.clone())).await?,
             StateOwner::Flow(flow) if store.latest(&tenant, flow).await?.is_none() => {
-                return Err(Failure::refusal("no-such-flow", format!("there is no flow {flow:?}")));
+                return Err(CliError::refusal("no-such-flow", format!("there is no flow {flow:?}")));
             }
             _ => {}
         }
@@ -89,16 +89,16 @@ impl<'a> StoreOperator<'a> {
     }
 
     /// Refuses a run that isn't there.
-    async fn known(&self, run: &RunKey) -> Result<(), Failure> {
-        let store = self.open(Access::Reader).await?;
+    async fn known(&self, run: &RunKey) -> Result<(), CliError> {
+        let store = self.open(StoreAccess::Reader).await?;
         match store.load(std::slice::from_ref(run)).await?.iter().all(Option::is_none) {
-            true => Err(Failure::no_such_run(run.run.as_str())),
+            true => Err(CliError::no_such_run(run.run.as_str())),
             false => Ok(()),
         }
     }
 
-    async fn query(&self, page: &RunsPage) -> Result<RunQuery, Failure> {
-        let now = self.open(Access::Reader).await?.now().await?;
+    async fn query(&self, page: &RunsPage) -> Result<RunQuery, CliError> {
+        let now = self.open(StoreAccess::Reader).await?.now().await?;
         let limit = page.limit.map_or(MAX_PAGE, usize::from);
         let total = if page.without_total { WantTotal::No } else { WantTotal::Yes };
         let query = filter::query(&page.filter, self.tenant().clone(), now)?;
@@ -108,9 +108,9 @@ impl<'a> StoreOperator<'a> {
 
 #[async_trait(?Send)]
 impl Operator for StoreOperator<'_> {
-    async fn start(&self, start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, Failure> {
+    async fn start(&self, start: RunStart, file: Option<FlowFile<'_>>) -> Result<Started, CliError> {
         let origin = file.as_ref().map(|file| definition::origin(file.path)).transpose()?;
-        let access = if file.is_some() { Access::Engine } else { Access::Existing };
+        let access = if file.is_some() { StoreAccess::Engine } else { StoreAccess::Existing };
         let input = start.input.clone().unwrap_or_else(Json::null);
         self.operate(access, async |engine| {
             let request = match file {
@@ -123,9 +123,9 @@ impl Operator for StoreOperator<'_> {
         .await
     }
 
-    async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, Failure> {
+    async fn send(&self, event: ExternalEvent, wait: Option<Duration>) -> Result<SentView, CliError> {
         let ExternalEvent { to, name, payload, sender, key } = event;
-        self.operate(Access::Existing, async |engine| {
+        self.operate(StoreAccess::Existing, async |engine| {
             let request = match to {
                 EventTarget::Run(run) => engine.event(&run, &name, payload),
                 EventTarget::Key { flow, key, input } => {
@@ -148,7 +148,7 @@ impl Operator for StoreOperator<'_> {
         .await
     }
 
-    async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, Failure> {
+    async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, CliError> {
         let input = match steering {
             Steering::Cancel { reason } => Input::Cancel { reason },
             Steering::Pause => Input::Pause,
@@ -156,23 +156,23 @@ impl Operator for StoreOperator<'_> {
             Steering::Complete { result } => Input::Finish(Finish::Completed { result }),
             Steering::Fail { error } => Input::Finish(Finish::Failed { error }),
         };
-        self.operate(Access::Existing, async |engine| Ok(engine.input(run, input).await?)).await
+        self.operate(StoreAccess::Existing, async |engine| Ok(engine.input(run, input).await?)).await
     }
 
-    async fn retry(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, Failure> {
-        self.operate(Access::Existing, async |engine| {
+    async fn retry(&self, run: &RunKey, from: RetryFrom<'_>) -> Result<Retried, CliError> {
+        self.operate(StoreAccess::Existing, async |engine| {
             let handle = engine.again(run, from).await?.await?;
             Ok(Retried::of(&engine.row(handle.key()).await?, &run.run))
         })
         .await
     }
 
-    async fn delete(&self, run: &RunKey) -> Result<(), Failure> {
-        self.operate(Access::Existing, async |engine| Ok(engine.delete(run).await?)).await
+    async fn delete(&self, run: &RunKey) -> Result<(), CliError> {
+        self.operate(StoreAccess::Existing, async |engine| Ok(engine.delete(run).await?)).await
     }
 
-    async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, Failure> {
-        let store = self.open(Access::Existing).await?;
+    async fn delete_page(&self, page: &RunsPage, dry_run: bool) -> Result<DeletedPage, CliError> {
+        let store = self.open(StoreAccess::Existing).await?;
         let page = store.runs(self.query(page).await?).await?;
         let ended: Vec<&RunRow> = page.items.iter().filter(|row| row.status.is_terminal()).collect();
         let keys: Vec<RunKey> = ended.iter().map(|row| row.key()).collect();
@@ -185,33 +185,33 @@ impl Operator for StoreOperator<'_> {
         Ok(DeletedPage { items: items.collect(), next: page.next })
     }
 
-    async fn runs(&self, page: &RunsPage) -> Result<RunList, Failure> {
+    async fn runs(&self, page: &RunsPage) -> Result<RunList, CliError> {
         let query = self.query(page).await?;
-        Ok(run_list(self.open(Access::Reader).await?.runs(query).await?))
+        Ok(run_list(self.open(StoreAccess::Reader).await?.runs(query).await?))
     }
 
-    async fn show(&self, run: &RunKey) -> Result<RunView, Failure> {
-        Ok(read_run(&**self.open(Access::Reader).await?, &Plans::default(), run).await?)
+    async fn show(&self, run: &RunKey) -> Result<RunView, CliError> {
+        Ok(read_run(&**self.open(StoreAccess::Reader).await?, &Plans::default(), run).await?)
     }
 
-    async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, Failure> {
-        RunLog::of_store(self.open(Access::Reader).await?.clone(), run, query).await
+    async fn log(&self, run: RunKey, query: EventQuery) -> Result<RunLog, CliError> {
+        RunLog::of_store(self.open(StoreAccess::Reader).await?.clone(), run, query).await
     }
 
-    async fn explain(&self, run: &RunKey) -> Result<Explanation, Failure> {
-        Ok(explain(&**self.open(Access::Reader).await?, &Plans::default(), run).await?)
+    async fn explain(&self, run: &RunKey) -> Result<Explanation, CliError> {
+        Ok(explain(&**self.open(StoreAccess::Reader).await?, &Plans::default(), run).await?)
     }
 
-    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, Failure> {
-        let store = self.open(Access::Reader).await?;
+    async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptList, CliError> {
+        let store = self.open(StoreAccess::Reader).await?;
         if let Some(run) = &query.run {
             self.known(&RunKey::new(self.tenant().clone(), run.clone())).await?;
         }
         Ok(read_receipts(&**store, &Plans::default(), query, |_| true).await?)
     }
 
-    async fn stats(&self, question: &StatsQuestion) -> Result<Stats, Failure> {
-        let store = self.open(Access::Reader).await?;
+    async fn stats(&self, question: &StatsQuestion) -> Result<Stats, CliError> {
+        let store = self.open(StoreAccess::Reader).await?;
         let since = match question.since {
             Some(ago) => Some(store.now().await?.before(ago)),
             None => None,
@@ -226,57 +226,57 @@ impl Operator for StoreOperator<'_> {
         Ok(stats(&**store, &question).await?)
     }
 
-    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, Failure> {
+    async fn verify(&self, all_tenants: bool) -> Result<VerifyReport, CliError> {
         let only = (!all_tenants).then_some(self.tenant());
-        Ok(verify(&**self.open(Access::Reader).await?, &Plans::default(), only).await?)
+        Ok(verify(&**self.open(StoreAccess::Reader).await?, &Plans::default(), only).await?)
     }
 
-    async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, Failure> {
-        Ok(read_flows(&**self.open(Access::Reader).await?, self.tenant(), versions).await?)
+    async fn flows(&self, versions: Versions) -> Result<Vec<FlowView>, CliError> {
+        Ok(read_flows(&**self.open(StoreAccess::Reader).await?, self.tenant(), versions).await?)
     }
 
-    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, Failure> {
-        let store = self.open(Access::Existing).await?;
+    async fn activate(&self, flow: &str, version: &str) -> Result<FlowChanged, CliError> {
+        let store = self.open(StoreAccess::Existing).await?;
         let latest = registry::activate(&**store, self.tenant(), flow, version).await?;
         Ok(FlowChanged { flow: flow.to_owned(), hash: Some(latest.hash), retired: false })
     }
 
-    async fn retire(&self, flow: &str) -> Result<FlowChanged, Failure> {
-        registry::retire(&**self.open(Access::Existing).await?, self.tenant(), flow).await?;
+    async fn retire(&self, flow: &str) -> Result<FlowChanged, CliError> {
+        registry::retire(&**self.open(StoreAccess::Existing).await?, self.tenant(), flow).await?;
         Ok(FlowChanged { flow: flow.to_owned(), hash: None, retired: true })
     }
 
-    async fn queues(&self) -> Result<Vec<QueueRow>, Failure> {
-        Ok(self.open(Access::Reader).await?.queues(self.tenant()).await?)
+    async fn queues(&self) -> Result<Vec<QueueRow>, CliError> {
+        Ok(self.open(StoreAccess::Reader).await?.queues(self.tenant()).await?)
     }
 
-    async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), Failure> {
-        self.open(Access::Existing).await?.pause_queue(self.tenant(), queue, pause).await?;
+    async fn pause_queue(&self, queue: &str, pause: Pause) -> Result<(), CliError> {
+        self.open(StoreAccess::Existing).await?.pause_queue(self.tenant(), queue, pause).await?;
         Ok(())
     }
 
-    async fn locks(&self) -> Result<Vec<HeldLock>, Failure> {
-        let store = self.open(Access::Reader).await?;
+    async fn locks(&self) -> Result<Vec<HeldLock>, CliError> {
+        let store = self.open(StoreAccess::Reader).await?;
         let now = store.now().await?;
         let rows = held_locks(&**store, self.tenant()).await?;
         Ok(rows.into_iter().map(|row| held(row, now)).collect())
     }
 
-    async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, Failure> {
-        let store = self.open(Access::Existing).await?.clone();
+    async fn lock(&self, name: &str, ttl: Duration) -> Result<OperatorLock, CliError> {
+        let store = self.open(StoreAccess::Existing).await?.clone();
         Ok(OperatorLock::Store(NamedLock::new(store, self.tenant().clone(), name).ttl(ttl)))
     }
 
-    async fn scopes(&self) -> Result<StateScopes, Failure> {
-        Ok(read_scopes(&**self.open(Access::Reader).await?, self.tenant()).await?)
+    async fn scopes(&self) -> Result<StateScopes, CliError> {
+        Ok(read_scopes(&**self.open(StoreAccess::Reader).await?, self.tenant()).await?)
     }
 
-    async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, Failure> {
-        Ok(state_list(owner, self.state(owner, Access::Reader).await?.list(query).await?))
+    async fn values(&self, owner: &StateOwner, query: StateQuery) -> Result<StateList, CliError> {
+        Ok(state_list(owner, self.state(owner, StoreAccess::Reader).await?.list(query).await?))
     }
 
-    async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, Failure> {
-        let found = self.state(owner, Access::Reader).await?.find(key).await?;
+    async fn value(&self, owner: &StateOwner, key: &str) -> Result<Option<StateEntry>, CliError> {
+        let found = self.state(owner, StoreAccess::Reader).await?.find(key).await?;
         Ok(found.map(|found| state_entry(owner, found)))
     }
 
@@ -286,8 +286,8 @@ impl Operator for StoreOperator<'_> {
         key: &str,
         value: Json,
         ttl: Option<Duration>,
-    ) -> Result<(), Failure> {
-        let state = self.state(owner, Access::Existing).await?;
+    ) -> Result<(), CliError> {
+        let state = self.state(owner, StoreAccess::Existing).await?;
         match ttl {
             Some(ttl) => state.set_for(key, &value, ttl).await?,
             None => state.set(key, &value).await?,
@@ -295,22 +295,22 @@ impl Operator for StoreOperator<'_> {
         Ok(())
     }
 
-    async fn delete_value(&self, owner: &StateOwner, key: &str) -> Result<bool, Failure> {
-        Ok(self.state(owner, Access::Existing).await?.delete(key).await?)
+    async fn delete_value(&self, owner: &StateOwner, key: &str) -> Result<bool, CliError> {
+        Ok(self.state(owner, StoreAccess::Existing).await?.delete(key).await?)
     }
 
-    async fn create_token(&self, new: NewToken) -> Result<MadeToken, Failure> {
-        Ok(token::create(&**self.open(Access::Engine).await?, self.tenant(), new).await?)
+    async fn create_token(&self, new: NewToken) -> Result<MadeToken, CliError> {
+        Ok(token::create(&**self.open(StoreAccess::Engine).await?, self.tenant(), new).await?)
     }
 
-    async fn tokens(&self) -> Result<Vec<TokenRow>, Failure> {
-        Ok(token::list(&**self.open(Access::Reader).await?, Some(self.tenant())).await?)
+    async fn tokens(&self) -> Result<Vec<TokenRow>, CliError> {
+        Ok(token::list(&**self.open(StoreAccess::Reader).await?, Some(self.tenant())).await?)
     }
 
-    async fn revoke_token(&self, id: &str) -> Result<(), Failure> {
-        match token::revoke(&**self.open(Access::Existing).await?, self.tenant(), id).await? {
+    async fn revoke_token(&self, id: &str) -> Result<(), CliError> {
+        match token::revoke(&**self.open(StoreAccess::Existing).await?, self.tenant(), id).await? {
             true => Ok(()),
-            false => Err(Failure::refusal("no-such-token", format!("there is no token {id}"))),
+            false => Err(CliError::refusal("no-such-token", format!("there is no token {id}"))),
         }
     }
 }

@@ -17,7 +17,7 @@ use flowline::store::row::Retention;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use crate::failure::Failure;
+use crate::failure::CliError;
 
 pub use kinds::{Auth, Color, LogFormat};
 pub use spec::{GlobalSettings, ServeSettings, Spec, UnattendedSettings, WorkSettings};
@@ -66,18 +66,18 @@ pub struct Setting<T> {
 
 impl Settings {
     /// Reads them for a command. `config` names a settings file that must be there.
-    pub fn read(matches: &ArgMatches, config: Option<&Path>) -> Result<Settings, Failure> {
+    pub fn read(matches: &ArgMatches, config: Option<&Path>) -> Result<Settings, CliError> {
         let (path, file) = read_file(config)?;
         let mut settings = Settings::look_up(&Lookup { matches, path, file })?;
         if settings.store.source == SettingSource::Flag && settings.server.source == SettingSource::Flag {
-            return Err(Failure::usage("--store and --server can't be combined")
+            return Err(CliError::usage("--store and --server can't be combined")
                 .help("drop one of them: a server has its own store"));
         }
         let (keep_events, keep_runs) = (&mut settings.keep_events, &settings.keep_runs);
         if keep_events.value > keep_runs.value {
             if keep_events.source != SettingSource::Default {
                 let what = "keep-events (--events) is longer than keep-runs (--runs)";
-                return Err(Failure::usage(format!("{what}, but a run's events can't outlive the run"))
+                return Err(CliError::usage(format!("{what}, but a run's events can't outlive the run"))
                     .help("keep runs at least as long as their events"));
             }
             keep_events.value = keep_runs.value;
@@ -91,7 +91,7 @@ impl Settings {
                 limit.value = usual;
             }
         }
-        settings.limits().check().map_err(Failure::usage)?;
+        settings.limits().check().map_err(CliError::usage)?;
         Ok(settings)
     }
 
@@ -125,7 +125,7 @@ struct Lookup<'a> {
 
 impl Lookup<'_> {
     /// The first place that has the setting decides; what stands there must be right.
-    fn find<T>(&self, spec: &Spec, read: fn(&str) -> Result<T, String>) -> Result<Setting<T>, Failure> {
+    fn find<T>(&self, spec: &Spec, read: fn(&str) -> Result<T, String>) -> Result<Setting<T>, CliError> {
         let (name, variable) = (spec.name, spec.variable());
         let from_env = env::var(&variable).ok().filter(|text| !text.is_empty());
         let (text, source) = match (spec.given(self.matches), from_env, self.file.get(name), &self.path) {
@@ -138,14 +138,14 @@ impl Lookup<'_> {
         };
         match read(&text) {
             Ok(value) => Ok(Setting { value, source }),
-            Err(problem) => Err(Failure::usage(format!("{name} (from {source}): {problem}"))),
+            Err(problem) => Err(CliError::usage(format!("{name} (from {source}): {problem}"))),
         }
     }
 }
 
 type SettingsFile = BTreeMap<FileKey, FileValue>;
 
-fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, SettingsFile), Failure> {
+fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, SettingsFile), CliError> {
     let path = named.unwrap_or(Path::new(CONFIG_FILE));
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -153,12 +153,12 @@ fn read_file(named: Option<&Path>) -> Result<(Option<PathBuf>, SettingsFile), Fa
             return Ok((None, SettingsFile::default()));
         }
         Err(error) => {
-            return Err(Failure::usage(format!("can't read {}: {error}", path.display()))
+            return Err(CliError::usage(format!("can't read {}: {error}", path.display()))
                 .help("name an existing settings file with --config, or drop --config"));
         }
     };
     let file = toml::from_str(&text).map_err(|error| {
-        Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
+        CliError::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
             .help("`flowline config` lists the keys")
     })?;
     Ok((Some(path.to_owned()), file))

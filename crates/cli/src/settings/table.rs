@@ -17,7 +17,7 @@ use tracing_subscriber::filter::Targets;
 use super::kinds::*;
 use super::spec::{SettingGroup, Spec, kebab};
 use super::{Lookup, Setting, SettingSource};
-use crate::failure::Failure;
+use crate::failure::CliError;
 
 macro_rules! maybe {
     () => {
@@ -44,7 +44,7 @@ macro_rules! settings {
 
         impl Settings {
             /// Reads each setting from the first place that has it.
-            pub(super) fn look_up(lookup: &Lookup) -> Result<Settings, Failure> {
+            pub(super) fn look_up(lookup: &Lookup) -> Result<Settings, CliError> {
                 let [$( $name ),+] = &SPECS;
                 Ok(Settings { $( $name: lookup.find($name, $kind.read)?, )+ })
             }

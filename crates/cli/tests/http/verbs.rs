@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flowline_client::Client;
-use flowline_client::api::access::{NewToken, Scope};
+use flowline_client::api::access::{NewToken, TokenScope};
 use flowline_client::api::events::{EventSend, StartOrSend};
 use flowline_client::api::queues::Redrive;
 use flowline_client::api::runs::{
@@ -113,7 +113,7 @@ async fn every_method_of_the_client_reads_what_the_server_answers() {
     assert!(client.delete_value("orders", "a/b c").await.unwrap().changed);
     assert!(client.locks().await.unwrap().is_empty());
 
-    let new = NewToken { subject: "ci".to_owned(), scopes: vec![Scope::Admin], ..NewToken::default() };
+    let new = NewToken { subject: "ci".to_owned(), scopes: vec![TokenScope::Admin], ..NewToken::default() };
     let made = client.create_token(&new).await.unwrap();
     assert_eq!(client.tokens().await.unwrap().items, std::slice::from_ref(&made.row));
     assert_eq!(client.whoami().await.unwrap().subject, "anyone", "this server asks for no token");

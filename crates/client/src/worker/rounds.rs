@@ -194,7 +194,9 @@ impl Rounds {
                 let lease = self.held.iter().find(|(_, running)| running.id() == error.id());
                 let lease = lease.map(|(lease, _)| lease.clone());
                 self.ready.extend(
-                    lease.map(|lease| failed(lease, "the handler panicked", "panic", wire::Retry::Policy)),
+                    lease.map(|lease| {
+                        failed(lease, "the handler panicked", "panic", wire::RetryAdvice::Policy)
+                    }),
                 );
             }
             // Stopped from here, because its lease is gone.
@@ -266,7 +268,7 @@ impl Rounds {
             match outcome.complete {
                 Some(_) => {
                     let text = format!("the server refused the outcome: {detail}");
-                    self.ready.insert(0, failed(outcome.lease, &text, code, wire::Retry::Never));
+                    self.ready.insert(0, failed(outcome.lease, &text, code, wire::RetryAdvice::Never));
                 }
                 None => drop(self.held.remove(&outcome.lease)),
             }
@@ -340,9 +342,9 @@ async fn answer<T>(asked: Option<&mut Answer<T>>) -> Result<T, ClientError> {
     }
 }
 
-fn failed(lease: String, error: &str, code: &str, retry: wire::Retry) -> wire::AttemptOutcome {
+fn failed(lease: String, error: &str, code: &str, retry: wire::RetryAdvice) -> wire::AttemptOutcome {
     let (error, code) = (error.to_owned(), Some(code.to_owned()));
-    let fail = wire::Failed { error, code, stack: None, retry, after_ms: None };
+    let fail = wire::FailedAttempt { error, code, stack: None, retry, after_ms: None };
     wire::AttemptOutcome { lease, complete: None, fail: Some(fail) }
 }
 

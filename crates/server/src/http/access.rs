@@ -15,9 +15,9 @@ use super::App;
 use super::audit::{Act, Peer};
 use super::cors::Origins;
 use super::paths::PathPart;
-use super::problem::Problem;
+use super::problem::ApiError;
 use super::request::{Arrived, read_ahead};
-use super::route::{Handled, Route, Scope};
+use super::route::{Handled, Route, TokenScope};
 use super::{audit, codes, events, session};
 use crate::token;
 use flowline_api::access::TokenRow;
@@ -41,7 +41,7 @@ pub struct Principal {
     pub by_token: bool,
     /// Which one.
     pub token_id: Option<Arc<str>>,
-    pub scopes: Arc<[Scope]>,
+    pub scopes: Arc<[TokenScope]>,
     pub roles: Arc<[String]>,
     /// Only these flows, where it is bound to some.
     pub flows: Option<Arc<[String]>>,
@@ -57,7 +57,7 @@ impl Principal {
             subject: "anyone".into(),
             by_token: false,
             token_id: None,
-            scopes: [Scope::Admin].into(),
+            scopes: [TokenScope::Admin].into(),
             roles: [].into(),
             flows: None,
             queues: None,
@@ -77,13 +77,13 @@ impl Principal {
         }
     }
 
-    pub fn has(&self, scope: Scope) -> bool {
-        let admin = self.scopes.contains(&Scope::Admin);
+    pub fn has(&self, scope: TokenScope) -> bool {
+        let admin = self.scopes.contains(&TokenScope::Admin);
         match scope {
             // Tokens and the audit log are of the whole tenant; a bound one could make itself one that is not.
-            Scope::Admin => admin && self.flows.is_none() && self.queues.is_none(),
+            TokenScope::Admin => admin && self.flows.is_none() && self.queues.is_none(),
             // To speak for somebody else is said of a token in so many words.
-            Scope::OnBehalf => self.scopes.contains(&Scope::OnBehalf),
+            TokenScope::OnBehalf => self.scopes.contains(&TokenScope::OnBehalf),
             _ => admin || self.scopes.contains(&scope),
         }
     }
@@ -171,17 +171,17 @@ pub async fn check(
         Err(problem) => return problem.into_response(),
     };
     let audited = audit::is_audited(route);
-    let may_act = audited || principal.has(Scope::OnBehalf) && events::SENDS.contains(&route.path);
+    let may_act = audited || principal.has(TokenScope::OnBehalf) && events::SENDS.contains(&route.path);
     let peer = request.extensions().get::<Peer>().copied();
     let act = may_act.then(|| Arc::new(Act::of(&principal, route, request.uri().path(), peer)));
     let Some(scope) = scopes.iter().copied().find(|scope| principal.has(*scope)) else {
-        let unbound = if scopes == [Scope::Admin] { " that isn't bound to flows or queues" } else { "" };
+        let unbound = if scopes == [TokenScope::Admin] { " that isn't bound to flows or queues" } else { "" };
         let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.as_str())).collect();
         let detail = format!("this needs a token with scope {}{unbound}", names.join(" or "));
         if let Some(act) = act.filter(|_| audited) {
             Box::pin(act.end(app.engine.store(), codes::FORBIDDEN.status)).await;
         }
-        return Problem::new(&codes::FORBIDDEN, detail).into_response();
+        return ApiError::new(&codes::FORBIDDEN, detail).into_response();
     };
     arrived.principal = Some(principal);
     arrived.act = act.clone();
@@ -197,7 +197,7 @@ pub async fn check(
 async fn recorded(
     app: App,
     route: &'static Route,
-    (scope, token): (Scope, Option<String>),
+    (scope, token): (TokenScope, Option<String>),
     request: Request<Body>,
     act: Arc<Act>,
 ) -> Response {
@@ -217,7 +217,7 @@ async fn recorded(
 }
 
 /// Writes what is asked for, before it is done.
-async fn intended(app: &App, request: Request<Body>, act: &Act) -> Result<Request<Body>, Problem> {
+async fn intended(app: &App, request: Request<Body>, act: &Act) -> Result<Request<Body>, ApiError> {
     let (request, body) = read_ahead(request, app).await?;
     act.asks_by(&body);
     act.begin(app.engine.store()).await?;
@@ -225,13 +225,13 @@ async fn intended(app: &App, request: Request<Body>, act: &Act) -> Result<Reques
 }
 
 /// Whoever waits or follows is let go when the token is revoked.
-async fn while_good(app: App, scope: Scope, token: Option<String>, answer: Handled) -> Response {
+async fn while_good(app: App, scope: TokenScope, token: Option<String>, answer: Handled) -> Response {
     let Some(token) = token else { return answer.await };
     // A worker that waits would be given a job.
-    if scope == Scope::Work {
+    if scope == TokenScope::Work {
         return tokio::select! {
             response = answer => response,
-            () = Box::pin(revoked(app.clone(), token)) => Problem::new(&codes::UNAUTHORIZED, UNKNOWN).into_response(),
+            () = Box::pin(revoked(app.clone(), token)) => ApiError::new(&codes::UNAUTHORIZED, UNKNOWN).into_response(),
         };
     }
     let response = answer.await;
@@ -268,13 +268,13 @@ async fn identify(
     app: &App,
     method: &Method,
     headers: &HeaderMap,
-) -> Result<(Principal, Option<String>), Problem> {
+) -> Result<(Principal, Option<String>), ApiError> {
     match &app.door {
         Door::Tokens(remembered) => {
             let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
             let secret =
                 given.and_then(|given| given.strip_prefix("Bearer ").or(given.strip_prefix("bearer ")));
-            let missing = || Problem::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`");
+            let missing = || ApiError::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`");
             let hash = match secret {
                 Some(secret) => token::hash(secret.trim()),
                 None => session::token_of(app.engine.store(), method, headers).await?.ok_or_else(missing)?,
@@ -282,7 +282,7 @@ async fn identify(
             let found = remembered.find(app.engine.store(), &hash).await?;
             found
                 .map(|principal| (principal, Some(hash)))
-                .ok_or_else(|| Problem::new(&codes::UNAUTHORIZED, UNKNOWN))
+                .ok_or_else(|| ApiError::new(&codes::UNAUTHORIZED, UNKNOWN))
         }
         Door::Open { anyone, loopback } => {
             if *loopback {
@@ -292,7 +292,7 @@ async fn identify(
                 None => anyone.clone(),
                 Some(name) => {
                     let tenant = Tenant::new(name.to_str().unwrap_or_default())
-                        .map_err(|error| Problem::parameter(TENANT_HEADER, error.to_string()))?;
+                        .map_err(|error| ApiError::parameter(TENANT_HEADER, error.to_string()))?;
                     Principal { tenant, ..anyone.clone() }
                 }
             };
@@ -303,10 +303,10 @@ async fn identify(
 
 /// Without tokens, a web page of somewhere else must not act through the browser of whoever runs this server: its requests
 /// carry its origin, or by a name that it made point here.
-fn is_meant_for_here(headers: &HeaderMap, let_in: &Origins) -> Result<(), Problem> {
+fn is_meant_for_here(headers: &HeaderMap, let_in: &Origins) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     let refuse = |what: &str| {
-        Err(Problem::new(
+        Err(ApiError::new(
             &codes::FORBIDDEN,
             format!("unless it requires tokens, this server refuses requests {what}"),
         ))

@@ -17,8 +17,8 @@ use serde_json::{Map, Value};
 
 use super::access::Principal;
 use super::codes;
-use super::problem::Problem;
-use super::route::{Access, Route, Scope};
+use super::problem::ApiError;
+use super::route::{Route, RouteAccess, TokenScope};
 
 /// How long an entry is kept.
 const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -54,8 +54,10 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub fn is_audited(route: &Route) -> bool {
-    matches!(route.access, Access::Needs(Scope::Operate | Scope::Admin) | Access::Either(..))
-        && route.verb != super::route::Verb::Get
+    matches!(
+        route.access,
+        RouteAccess::Needs(TokenScope::Operate | TokenScope::Admin) | RouteAccess::Either(..)
+    ) && route.verb != super::route::Verb::Get
         && route.path != super::locks::EXTEND
 }
 
@@ -125,11 +127,11 @@ impl Act {
     }
 
     /// Writes the entry, before anything is done. If that's impossible, nothing may be done.
-    pub async fn begin(&self, store: &dyn Store) -> Result<(), Problem> {
+    pub async fn begin(&self, store: &dyn Store) -> Result<(), ApiError> {
         let refused = |error| {
             tracing::warn!(%error, path = self.path, "could not write to the audit log; the request was refused");
             let detail = "the audit log can't be written, so nothing was done; try again in a moment";
-            Problem::new(&codes::UNAVAILABLE, detail)
+            ApiError::new(&codes::UNAVAILABLE, detail)
         };
         self.write(store, 0).await.map_err(refused)
     }
@@ -180,6 +182,6 @@ impl Act {
 /// Carries an act to its end, whether or not anybody waits for the answer.
 pub async fn carried_out(act: impl Future<Output = Response> + Send + 'static) -> Response {
     let lost =
-        |_| Problem::new(&codes::INTERNAL, "the request was not carried out to its end").into_response();
+        |_| ApiError::new(&codes::INTERNAL, "the request was not carried out to its end").into_response();
     tokio::spawn(act).await.unwrap_or_else(lost)
 }

@@ -8,19 +8,19 @@ use flowline::store::{RunQuery, RunRow, Total};
 use flowline_api::runs::{BulkAction, BulkDone, BulkItem, BulkRequest};
 
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{Answer, Body, Route, RouteAccess, handler};
 use crate::filter::{self, RunFilter};
 use crate::view::totals;
 
-pub const ROUTES: &[Route] = &[Route::post("/v1/runs/bulk", Access::OPERATE, "Cancel, pause, resume, retry or delete many runs", handler!(bulk))
+pub const ROUTES: &[Route] = &[Route::post("/v1/runs/bulk", RouteAccess::OPERATE, "Cancel, pause, resume, retry or delete many runs", handler!(bulk))
     .about("Applies the action to up to `limit` runs that match the filter, newest first. With `dryRun` it only lists them. If it fails for one run, that run gets an `error` and the others continue. If `next` isn't null, there are more: repeat the request with it as `cursor`. Retries use a key derived from the run, so repeating a request doesn't retry a run twice. A machine that an event or a timer took to a final state has no failed event to retry, and gets an `error` unless you set `fromStart`. A delete skips runs that haven't ended.")
     .body(Body::small::<BulkRequest>())
     .answers(&[Answer::json::<BulkDone>(200, "The outcome for each run.")])];
 
-fn query(filter: RunFilter, caller: &Caller, now: Time) -> Result<RunQuery, Problem> {
-    let wrong = |name: &str, what: &str| Problem::new(&codes::BAD_BODY, what).at(&format!("/filter/{name}"));
+fn query(filter: RunFilter, caller: &ApiCaller, now: Time) -> Result<RunQuery, ApiError> {
+    let wrong = |name: &str, what: &str| ApiError::new(&codes::BAD_BODY, what).at(&format!("/filter/{name}"));
     let query = filter::query(&filter, caller.engine.tenant().clone(), now);
     let query = query.map_err(|error| wrong(error.name, &error.problem))?;
     if let Some(flow) = &query.flow {
@@ -32,18 +32,22 @@ fn query(filter: RunFilter, caller: &Caller, now: Time) -> Result<RunQuery, Prob
 }
 
 async fn bulk(
-    caller: Caller,
+    caller: ApiCaller,
     _: Params,
     JsonBody(bulk): JsonBody<BulkRequest>,
-) -> Result<Json<BulkDone>, Problem> {
+) -> Result<Json<BulkDone>, ApiError> {
     let limit = bulk.limit.unwrap_or(MAX_PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Problem::new(&codes::BAD_BODY, format!("the limit must be 1 to {MAX_PAGE}")).at("/limit"));
+        return Err(
+            ApiError::new(&codes::BAD_BODY, format!("the limit must be 1 to {MAX_PAGE}")).at("/limit")
+        );
     }
     let from = match (bulk.action, bulk.from_start) {
         (_, false) => RetryFrom::Failure,
         (BulkAction::Retry, true) => RetryFrom::Start,
-        _ => return Err(Problem::new(&codes::BAD_BODY, "only a retry can have `fromStart`").at("/fromStart")),
+        _ => {
+            return Err(ApiError::new(&codes::BAD_BODY, "only a retry can have `fromStart`").at("/fromStart"));
+        }
     };
     let now = caller.engine.store().now().await?;
     let query =
@@ -52,7 +56,7 @@ async fn bulk(
     if bulk.action == BulkAction::Delete {
         if query.status.is_some_and(|status| !status.is_terminal()) {
             let only = "only runs that have ended can be deleted: completed, failed or cancelled";
-            return Err(Problem::new(&codes::BAD_BODY, only).at("/filter/status"));
+            return Err(ApiError::new(&codes::BAD_BODY, only).at("/filter/status"));
         }
         page.items.retain(|row| row.status.is_terminal());
         if query.status.is_none() {
@@ -85,7 +89,7 @@ async fn bulk(
 }
 
 /// How many of the runs that a query finds have ended.
-async fn ended(caller: &Caller, query: &RunQuery) -> Result<Total, Problem> {
+async fn ended(caller: &ApiCaller, query: &RunQuery) -> Result<Total, ApiError> {
     let (mut count, mut exact) = (0, true);
     for status in Status::ALL.into_iter().filter(|status| status.is_terminal()) {
         let one = RunQuery { status: Some(status), cursor: None, limit: 1, ..query.clone() };
@@ -99,12 +103,12 @@ async fn ended(caller: &Caller, query: &RunQuery) -> Result<Total, Problem> {
 }
 
 async fn act(
-    caller: &Caller,
+    caller: &ApiCaller,
     row: &RunRow,
     item: BulkItem,
     (action, from): (BulkAction, RetryFrom<'_>),
     reason: Option<String>,
-) -> Result<BulkItem, Problem> {
+) -> Result<BulkItem, ApiError> {
     let input = match action {
         BulkAction::Delete => {
             caller.engine.delete(&row.key()).await?;

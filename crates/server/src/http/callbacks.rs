@@ -11,12 +11,12 @@ use flowline::{Applied, LeaseRef, StepError};
 use flowline_api::events::{Callback, CallbackRetry};
 use flowline_api::runs::RunChanged;
 
-use super::problem::Problem;
+use super::problem::ApiError;
 use super::request::{JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Route, handler};
+use super::route::{Answer, Body, BodyLimit, Route, RouteAccess, handler};
 use super::{App, codes};
 
-pub const ROUTES: &[Route] = &[Route::post("/v1/callbacks/{reference}", Access::Open, "Report the outcome of a step", handler!(settle))
+pub const ROUTES: &[Route] = &[Route::post("/v1/callbacks/{reference}", RouteAccess::Open, "Report the outcome of a step", handler!(settle))
     .about("Use the URL from the header `flowline-callback-url` of the step's request as it is. The reference in it is the credential: it works once, while the attempt is waiting.")
     .body(Body::of::<Callback>(BodyLimit::Payloads(2)).optional())
     .answers(&[Answer::json::<RunChanged>(200, "Recorded; `changed` is false if it already was.")])
@@ -33,14 +33,14 @@ async fn settle(
     State(app): State<App>,
     params: Params,
     JsonBody(callback): JsonBody<Callback>,
-) -> Result<Json<RunChanged>, Problem> {
+) -> Result<Json<RunChanged>, ApiError> {
     let lease = params.path("reference").parse::<LeaseRef>();
-    let lease = lease.map_err(|error| Problem::new(&codes::NOT_FOUND, error.to_string()))?;
+    let lease = lease.map_err(|error| ApiError::new(&codes::NOT_FOUND, error.to_string()))?;
     let Applied { changed, status } = app.engine.settle(&lease, outcome(callback)?).await?;
     Ok(Json(RunChanged { run_id: lease.run.run, changed, status }))
 }
 
-fn outcome(callback: Callback) -> Result<Result<Raw, StepError>, Problem> {
+fn outcome(callback: Callback) -> Result<Result<Raw, StepError>, ApiError> {
     let coded = |error: StepError, code: Option<String>| match code {
         Some(code) => error.code(&code),
         None => error,
@@ -52,11 +52,11 @@ fn outcome(callback: Callback) -> Result<Result<Raw, StepError>, Problem> {
             let error = coded(StepError::new(error), code);
             let Some(after) = after else { return Ok(Err(error)) };
             let wait = parse_duration(&after).ok_or_else(|| {
-                Problem::new(&codes::BAD_BODY, format!("{after:?} isn't a duration (30s, 5m)"))
+                ApiError::new(&codes::BAD_BODY, format!("{after:?} isn't a duration (30s, 5m)"))
                     .at("/retry/after")
             })?;
             Ok(Err(error.retry_after(wait)))
         }
-        _ => Err(Problem::new(&codes::BAD_BODY, "send one of `result`, `fail` and `retry`").at("")),
+        _ => Err(ApiError::new(&codes::BAD_BODY, "send one of `result`, `fail` and `retry`").at("")),
     }
 }

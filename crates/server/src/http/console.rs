@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::codes;
-use super::problem::Problem;
+use super::problem::ApiError;
 
 /// Where it is.
 pub const PATH: &str = "/ui/";
@@ -25,7 +25,7 @@ pub fn is_asked_for<B>(request: &Request<B>) -> bool {
 pub fn answer(path: &str, headers: &HeaderMap) -> Response {
     let path = path.strip_prefix(PATH).unwrap_or_default();
     let Some(file) = flowline_ui::file(path) else {
-        return Problem::new(&codes::NOT_FOUND, format!("the console has no file {path:?}")).into_response();
+        return ApiError::new(&codes::NOT_FOUND, format!("the console has no file {path:?}")).into_response();
     };
     let text =
         |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default();

@@ -7,16 +7,16 @@ use flowline::core::ids::digest;
 use serde::Serialize;
 
 use super::codes;
-use super::problem::Problem;
+use super::problem::ApiError;
 use super::route::Answer;
 
 /// What a route that tags its answer can say beside it.
 pub const UNCHANGED: Answer = Answer::empty(304, "`If-None-Match` has the tag of what would be sent.");
 
 /// JSON with its tag, or that the tag which the request names still fits.
-pub fn tagged(headers: &HeaderMap, body: &impl Serialize) -> Result<Response, Problem> {
+pub fn tagged(headers: &HeaderMap, body: &impl Serialize) -> Result<Response, ApiError> {
     let text =
-        serde_json::to_string(body).map_err(|error| Problem::new(&codes::INTERNAL, error.to_string()))?;
+        serde_json::to_string(body).map_err(|error| ApiError::new(&codes::INTERNAL, error.to_string()))?;
     let tag = format!("\"{}\"", &digest(text.as_bytes())[..32]);
     let about = [
         (header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),

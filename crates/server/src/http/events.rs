@@ -14,16 +14,21 @@ use flowline_api::events::{EventSend, ReceiptList, ReceiptView, SentView, StartO
 use tokio::time::Instant;
 
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, Scope, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{
+    Answer, Body, BodyLimit, Handling, Query, QueryKind, Route, RouteAccess, TokenScope, handler,
+};
 use super::runs::{LIMIT, key_header};
 use crate::receipts::{read_receipt, read_receipts, sent_view};
 
 pub const RECEIPT_STATUSES: &[&str] = &["pending", "processing", "completed", "failed"];
 
-const WAIT: Query =
-    Query::new("wait", Kind::Duration, "How long to wait until a machine has handled the event, up to 60s.");
+const WAIT: Query = Query::new(
+    "wait",
+    QueryKind::Duration,
+    "How long to wait until a machine has handled the event, up to 60s.",
+);
 
 const SENT: &[Answer] = &[
     Answer::json::<SentView>(
@@ -40,7 +45,7 @@ const fn sending(
     body: Body,
     handler: Handling,
 ) -> Route {
-    Route::post(path, Access::START, summary, handler)
+    Route::post(path, RouteAccess::START, summary, handler)
         .about(about)
         .query(&[WAIT])
         .body(body)
@@ -61,10 +66,10 @@ const fn sending(
 }
 
 const FILTERS: &[Query] = &[
-    Query::new("status", Kind::OneOf(RECEIPT_STATUSES), "Only receipts with this status."),
+    Query::new("status", QueryKind::OneOf(RECEIPT_STATUSES), "Only receipts with this status."),
     Query::new(
         "worker",
-        Kind::Text,
+        QueryKind::Text,
         "Only receipts that this instance wrote; with `status=processing`, those whose actions it's running.",
     ),
     Query::CURSOR,
@@ -89,17 +94,17 @@ pub const ROUTES: &[Route] = &[
         Body::of::<StartOrSend>(BodyLimit::Payloads(2)),
         handler!(start_or_send),
     ),
-    Route::get("/v1/runs/{run}/receipts", Access::READ, "List the receipts of a machine's run", handler!(of_run))
+    Route::get("/v1/runs/{run}/receipts", RouteAccess::READ, "List the receipts of a machine's run", handler!(of_run))
         .about("What happened to the events that the run received, newest first.")
         .query(FILTERS)
         .answers(&[Answer::json::<ReceiptList>(200, "A page of receipts.")])
         .problems(&[&codes::NO_SUCH_RUN]),
-    Route::get("/v1/runs/{run}/receipts/{event}", Access::READ, "Show the receipt of an event", handler!(one))
+    Route::get("/v1/runs/{run}/receipts/{event}", RouteAccess::READ, "Show the receipt of an event", handler!(one))
         .about("With `wait`, the response comes once the machine has handled the event, or after that time with the receipt as it is then.")
         .query(&[WAIT])
         .answers(&[Answer::json::<ReceiptView>(200, "The receipt.")])
         .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_RECEIPT]),
-    Route::get("/v1/receipts", Access::READ, "List the receipts of all runs", handler!(of_tenant))
+    Route::get("/v1/receipts", RouteAccess::READ, "List the receipts of all runs", handler!(of_tenant))
         .about("Newest first. A token that's bound to flows gets only the receipts of those flows. With such a token, or with `worker`, a page can have fewer items than `limit`.")
         .query(FILTERS)
         .answers(&[Answer::json::<ReceiptList>(200, "A page of receipts.")]),
@@ -108,11 +113,11 @@ pub const ROUTES: &[Route] = &[
 /// Who sends it, and under which name.
 fn dress(
     send: EventSend,
-    caller: &Caller,
+    caller: &ApiCaller,
     headers: &HeaderMap,
     request: SendRequest,
-) -> Result<SendRequest, Problem> {
-    let bad = |detail: &str, pointer: &str| Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
+) -> Result<SendRequest, ApiError> {
+    let bad = |detail: &str, pointer: &str| Err(ApiError::new(&codes::BAD_BODY, detail).at(pointer));
     let mut request = request.sender(sender(&send, caller)?);
     let header = key_header(headers)?;
     match (send.idempotency_key.as_deref(), header) {
@@ -136,19 +141,19 @@ fn dress(
 
 /// A token says who it is; where none is asked for, the request does. One that acts for users says whom it acts for, in
 /// roles that it has itself: nobody can give away more than that.
-fn sender(send: &EventSend, caller: &Caller) -> Result<Sender, Problem> {
+fn sender(send: &EventSend, caller: &ApiCaller) -> Result<Sender, ApiError> {
     let principal = &caller.principal;
     if !principal.by_token {
         let roles = send.roles.clone().unwrap_or_default();
         return Ok(Sender { user: send.user_id.clone(), roles, sent_by: None });
     }
     let subject = principal.subject.to_string();
-    let refuse = |detail: &str, pointer: &str| Err(Problem::new(&codes::BAD_BODY, detail).at(pointer));
+    let refuse = |detail: &str, pointer: &str| Err(ApiError::new(&codes::BAD_BODY, detail).at(pointer));
     let (user, roles) = match (&send.user_id, &send.roles) {
         (None, None) => {
             return Ok(Sender { user: Some(subject), roles: principal.roles.to_vec(), sent_by: None });
         }
-        (user, _) if !principal.has(Scope::OnBehalf) => {
+        (user, _) if !principal.has(TokenScope::OnBehalf) => {
             let pointer = if user.is_some() { "/userId" } else { "/roles" };
             return refuse(
                 "the token determines the sender and its roles; only a token with scope `on_behalf` can name a user",
@@ -164,17 +169,17 @@ fn sender(send: &EventSend, caller: &Caller) -> Result<Sender, Problem> {
     }
     if let Some(role) = roles.iter().find(|role| !principal.roles.contains(role)) {
         let detail = format!("the token can't grant role {role:?}, which it doesn't have itself");
-        return Err(Problem::new(&codes::FORBIDDEN, detail));
+        return Err(ApiError::new(&codes::FORBIDDEN, detail));
     }
     Ok(Sender { user: Some(user), roles, sent_by: Some(subject) })
 }
 
 async fn send(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     headers: HeaderMap,
     JsonBody(mut send): JsonBody<EventSend>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let payload = send.payload.take().unwrap_or_else(Raw::nothing);
     let request = caller.engine.event(&row.key(), &send.name, payload);
@@ -183,11 +188,11 @@ async fn send(
 }
 
 async fn start_or_send(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     headers: HeaderMap,
     JsonBody(given): JsonBody<StartOrSend>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let StartOrSend { key, input, name, payload, event_id, idempotency_key, user_id, roles } = given;
@@ -200,11 +205,11 @@ async fn start_or_send(
 
 /// Sends an event. The row is that of its run, where it was read before.
 async fn answer(
-    caller: &Caller,
+    caller: &ApiCaller,
     wait: Option<Duration>,
     request: SendRequest,
     row: Option<RunRow>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     if let Some(act) = caller.act.as_ref().filter(|act| act.is_for_another()) {
         act.begin(caller.engine.store()).await?;
     }
@@ -243,7 +248,7 @@ async fn answer(
 }
 
 /// Why an event was turned down, if it was.
-fn rejection(receipt: &ReceiptView) -> Option<Problem> {
+fn rejection(receipt: &ReceiptView) -> Option<ApiError> {
     let code = match receipt.code.as_deref()? {
         "action_failed" => return None,
         "forbidden" => &codes::ROLE,
@@ -251,13 +256,13 @@ fn rejection(receipt: &ReceiptView) -> Option<Problem> {
         _ => &codes::EVENT_REJECTED,
     };
     let detail = receipt.error.clone().unwrap_or_else(|| code.title.to_owned());
-    Some(Problem::new(code, detail).with(|details| {
+    Some(ApiError::new(code, detail).with(|details| {
         details.event_id = Some(receipt.event_id.to_string());
         details.accepts = Some(receipt.accepts.clone().unwrap_or_default());
     }))
 }
 
-fn query(caller: &Caller, params: &Params, run: Option<RunId>) -> ReceiptQuery {
+fn query(caller: &ApiCaller, params: &Params, run: Option<RunId>) -> ReceiptQuery {
     ReceiptQuery {
         run,
         status: params.text("status").and_then(ReceiptStatus::parse),
@@ -268,28 +273,28 @@ fn query(caller: &Caller, params: &Params, run: Option<RunId>) -> ReceiptQuery {
     }
 }
 
-async fn of_run(caller: Caller, params: Params) -> Result<Json<ReceiptList>, Problem> {
+async fn of_run(caller: ApiCaller, params: Params) -> Result<Json<ReceiptList>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     list(&caller, query(&caller, &params, Some(row.run_id))).await
 }
 
-async fn of_tenant(caller: Caller, params: Params) -> Result<Json<ReceiptList>, Problem> {
+async fn of_tenant(caller: ApiCaller, params: Params) -> Result<Json<ReceiptList>, ApiError> {
     list(&caller, query(&caller, &params, None)).await
 }
 
-async fn list(caller: &Caller, query: ReceiptQuery) -> Result<Json<ReceiptList>, Problem> {
+async fn list(caller: &ApiCaller, query: ReceiptQuery) -> Result<Json<ReceiptList>, ApiError> {
     let (store, plans) = (caller.engine.store(), caller.engine.plans());
     let may_see = |receipt: &Receipt| caller.principal.may_see_flow(&receipt.flow_name);
     Ok(Json(read_receipts(store, plans, query, may_see).await?))
 }
 
-async fn one(caller: Caller, params: Params) -> Result<Json<ReceiptView>, Problem> {
+async fn one(caller: ApiCaller, params: Params) -> Result<Json<ReceiptView>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let event_id = params.path("event");
     let until = Instant::now() + params.duration("wait").unwrap_or(Duration::ZERO);
     let missing = || {
         let detail = format!("run {} hasn't received an event {event_id:?}", row.run_id);
-        Problem::new(&codes::NO_SUCH_RECEIPT, detail)
+        ApiError::new(&codes::NO_SUCH_RECEIPT, detail)
     };
     // No event has such an id, and not every store could be asked for it.
     if event_id.contains('\0') || event_id.len() > limits::KEY_BYTES {

@@ -15,19 +15,19 @@ use flowline_api::problem::DiagnosticList;
 
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params, Text, is_json};
-use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params, Text, is_json};
+use super::route::{Answer, Body, BodyLimit, Query, QueryKind, Route, RouteAccess, handler};
 use crate::view::{Versions, read_flows};
 
 const DEFINITION: Body = Body {
     also: &["application/yaml", "application/toml"],
     ..Body::of::<DefinitionJson>(BodyLimit::Bytes(limits::DEFINITION_BYTES))
 };
-const VERSION: Query = Query::new("version", Kind::Text, "Hash of a version; the latest by default.");
+const VERSION: Query = Query::new("version", QueryKind::Text, "Hash of a version; the latest by default.");
 
 pub const ROUTES: &[Route] = &[
-    Route::post("/v1/flows", Access::OPERATE, "Register a definition", handler!(register))
+    Route::post("/v1/flows", RouteAccess::OPERATE, "Register a definition", handler!(register))
         .about("Send JSON, YAML or TOML, as Content-Type says. A version is identified by the hash of its content. Registering one makes it the latest of its flow, even if it was registered before, and brings back a retired flow. `warnings` names steps that this server can't run.")
         .body(DEFINITION)
         .answers(&[
@@ -35,35 +35,35 @@ pub const ROUTES: &[Route] = &[
             Answer::json::<Registered>(201, "Registered, and now the latest."),
         ])
         .problems(&[&codes::DEFINITION, &codes::TOO_LARGE]),
-    Route::post("/v1/flows/validate", Access::READ, "Check a definition without registering it", handler!(validate))
+    Route::post("/v1/flows/validate", RouteAccess::READ, "Check a definition without registering it", handler!(validate))
         .body(DEFINITION)
         .answers(&[Answer::json::<Validated>(200, "Whether it's valid, and what's wrong with it.")])
         .problems(&[&codes::TOO_LARGE]),
-    Route::get("/v1/flows", Access::READ, "List flows with their latest version", handler!(list))
+    Route::get("/v1/flows", RouteAccess::READ, "List flows with their latest version", handler!(list))
         .about("A retired flow has `retired` and shows its newest version. `notRunHere` names steps that this server can't run, and what to do about it.")
-        .query(&[Query::new("versions", Kind::Flag, "List every version, not only the latest of each flow.")])
+        .query(&[Query::new("versions", QueryKind::Flag, "List every version, not only the latest of each flow.")])
         .answers(&[Answer::json::<FlowList>(200, "Flows by name, with the number of runs by status.")]),
-    Route::get("/v1/flows/{flow}", Access::READ, "Show a flow's definition", handler!(show))
+    Route::get("/v1/flows/{flow}", RouteAccess::READ, "Show a flow's definition", handler!(show))
         .query(&[VERSION])
         .answers(&[Answer::json::<FlowDefinition>(200, "The complete definition."), UNCHANGED])
         .problems(&[&codes::NO_SUCH_FLOW]),
-    Route::post("/v1/flows/{flow}/activate", Access::OPERATE, "Choose the version that new runs use", handler!(activate))
+    Route::post("/v1/flows/{flow}/activate", RouteAccess::OPERATE, "Choose the version that new runs use", handler!(activate))
         .about("New runs use this version, even if others were registered after it; existing runs keep theirs. Brings back a retired flow.")
         .body(Body::small::<Activate>())
         .answers(CHANGED)
         .problems(&[&codes::NO_SUCH_FLOW]),
-    Route::post("/v1/flows/{flow}/retire", Access::OPERATE, "Retire a flow", handler!(retire))
+    Route::post("/v1/flows/{flow}/retire", RouteAccess::OPERATE, "Retire a flow", handler!(retire))
         .about("No new runs start. Existing ones continue, and the versions are kept. To bring it back, register the flow again or activate a version.")
         .answers(CHANGED)
         .problems(&[&codes::NO_SUCH_FLOW]),
-    Route::get("/v1/flows/{flow}/versions", Access::READ, "List all versions of a flow", handler!(versions))
+    Route::get("/v1/flows/{flow}/versions", RouteAccess::READ, "List all versions of a flow", handler!(versions))
         .answers(&[Answer::json::<FlowList>(200, "Versions, newest first.")])
         .problems(&[&codes::NO_SUCH_FLOW]),
-    Route::get("/v1/flows/{flow}/graph", Access::READ, "Draw a flow", handler!(draw))
+    Route::get("/v1/flows/{flow}/graph", RouteAccess::READ, "Draw a flow", handler!(draw))
         .about("Returns nodes and edges as JSON, or text for Mermaid or Graphviz.")
         .query(&[
             VERSION,
-            Query::new("format", Kind::OneOf(&["json", "mermaid", "dot"]), "Output format; `json` by default."),
+            Query::new("format", QueryKind::OneOf(&["json", "mermaid", "dot"]), "Output format; `json` by default."),
         ])
         .answers(&[
             Answer::json::<definition::Graph>(200, "The graph."),
@@ -74,7 +74,7 @@ pub const ROUTES: &[Route] = &[
 
 const CHANGED: &[Answer] = &[Answer::json::<FlowChanged>(200, "")];
 
-fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, Problem> {
+fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, ApiError> {
     let (name, format) = match body.kind.as_str() {
         kind if is_json(kind) => ("definition.json", Format::Json),
         "application/yaml" | "application/x-yaml" | "text/yaml" => ("definition.yaml", Format::Yaml),
@@ -83,13 +83,13 @@ fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, Problem> {
             let detail = format!(
                 "{other:?} isn't supported here; send application/json, application/yaml or application/toml"
             );
-            return Err(Problem::new(&codes::UNSUPPORTED_MEDIA_TYPE, detail));
+            return Err(ApiError::new(&codes::UNSUPPORTED_MEDIA_TYPE, detail));
         }
     };
     Ok(read(name, &body.text, format))
 }
 
-async fn register(caller: Caller, _: Params, body: Text) -> Result<Response, Problem> {
+async fn register(caller: ApiCaller, _: Params, body: Text) -> Result<Response, ApiError> {
     let mut read = parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
     let flow = read.definition.flow.clone();
     if let Some(act) = &caller.act {
@@ -122,7 +122,7 @@ fn diagnostics(found: &Diagnostics) -> DiagnosticList {
     DiagnosticList(found.to_json().into())
 }
 
-async fn validate(_: Caller, _: Params, body: Text) -> Result<Json<Validated>, Problem> {
+async fn validate(_: ApiCaller, _: Params, body: Text) -> Result<Json<Validated>, ApiError> {
     Ok(Json(match parse(&body)? {
         Ok(Read { definition, warnings }) => {
             Validated { valid: true, flow: Some(definition.flow), diagnostics: diagnostics(&warnings) }
@@ -131,7 +131,7 @@ async fn validate(_: Caller, _: Params, body: Text) -> Result<Json<Validated>, P
     }))
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<FlowList>, Problem> {
+async fn list(caller: ApiCaller, params: Params) -> Result<Json<FlowList>, ApiError> {
     let versions = if params.flag("versions") { Versions::All } else { Versions::Latest };
     let mut items = read_flows(caller.engine.store(), caller.engine.tenant(), versions).await?;
     items.retain(|item| caller.principal.may_see_flow(&item.definition.flow));
@@ -144,7 +144,7 @@ async fn list(caller: Caller, params: Params) -> Result<Json<FlowList>, Problem>
 }
 
 /// The definition that the path and `version` name.
-async fn find(caller: &Caller, params: &Params) -> Result<StoredDefinition, Problem> {
+async fn find(caller: &ApiCaller, params: &Params) -> Result<StoredDefinition, ApiError> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
@@ -152,19 +152,19 @@ async fn find(caller: &Caller, params: &Params) -> Result<StoredDefinition, Prob
         Some(hash) => store.definition(tenant, hash).await?.filter(|found| &*found.flow == flow),
         None => Some(registry::shown(store, tenant, flow).await?),
     };
-    found.ok_or_else(|| Problem::no_such_flow(flow))
+    found.ok_or_else(|| ApiError::no_such_flow(flow))
 }
 
-async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Response, Problem> {
+async fn show(caller: ApiCaller, params: Params, headers: HeaderMap) -> Result<Response, ApiError> {
     let stored = find(&caller, &params).await?;
     let latest = caller.engine.store().latest(caller.engine.tenant(), &stored.flow).await?;
     let definition = Raw::parse(&stored.body)
-        .map_err(|error| Problem::new(&codes::STORE, format!("definition {}: {error}", stored.hash)))?;
+        .map_err(|error| ApiError::new(&codes::STORE, format!("definition {}: {error}", stored.hash)))?;
     let (definition, retired) = (DefinitionJson(definition), latest.is_none());
     tagged(&headers, &FlowDefinition { stored, definition, retired })
 }
 
-async fn versions(caller: Caller, params: Params) -> Result<Json<FlowList>, Problem> {
+async fn versions(caller: ApiCaller, params: Params) -> Result<Json<FlowList>, ApiError> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let definitions = registry::of_flow(caller.engine.store(), caller.engine.tenant(), flow).await?;
@@ -174,24 +174,24 @@ async fn versions(caller: Caller, params: Params) -> Result<Json<FlowList>, Prob
 }
 
 async fn activate(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(given): JsonBody<Activate>,
-) -> Result<Json<FlowChanged>, Problem> {
+) -> Result<Json<FlowChanged>, ApiError> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let latest = caller.engine.activate(flow, &given.version).await?;
     Ok(Json(FlowChanged { flow: flow.to_owned(), hash: Some(latest.hash), retired: false }))
 }
 
-async fn retire(caller: Caller, params: Params) -> Result<Json<FlowChanged>, Problem> {
+async fn retire(caller: ApiCaller, params: Params) -> Result<Json<FlowChanged>, ApiError> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     caller.engine.retire(flow).await?;
     Ok(Json(FlowChanged { flow: flow.to_owned(), hash: None, retired: true }))
 }
 
-async fn draw(caller: Caller, params: Params) -> Result<Response, Problem> {
+async fn draw(caller: ApiCaller, params: Params) -> Result<Response, ApiError> {
     let stored = find(&caller, &params).await?;
     let plan = caller.engine.plans().get(caller.engine.store(), caller.engine.tenant(), &stored.hash).await?;
     Ok(match params.text("format") {

@@ -8,17 +8,17 @@ use flowline_api::stats::InstanceHealth;
 
 use super::App;
 use super::codes;
-use super::problem::Problem;
-use super::route::{Access, Answer, Route, handler};
+use super::problem::ApiError;
+use super::route::{Answer, Route, RouteAccess, handler};
 
 /// A store that does not tell the time within this is not there.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
 pub const ROUTES: &[Route] = &[
-    Route::get("/livez", Access::Open, "Check that the process is alive", handler!(live))
+    Route::get("/livez", RouteAccess::Open, "Check that the process is alive", handler!(live))
         .about("Responds as long as the process runs, whatever the state of the store.")
         .answers(&[Answer::json::<InstanceHealth>(200, "It lives.")]),
-    Route::get("/readyz", Access::Open, "Check that the store is available", handler!(ready))
+    Route::get("/readyz", RouteAccess::Open, "Check that the store is available", handler!(ready))
         .about("For load balancers: an instance that isn't ready refuses requests that need the store.")
         .answers(&[Answer::json::<InstanceHealth>(200, "The store responds and accepts writes.")])
         .problems(&[&codes::UNAVAILABLE]),
@@ -28,16 +28,16 @@ async fn live() -> Json<InstanceHealth> {
     Json(InstanceHealth { status: "ok".to_owned(), instance: None })
 }
 
-async fn ready(State(app): State<App>) -> Result<Json<InstanceHealth>, Problem> {
+async fn ready(State(app): State<App>) -> Result<Json<InstanceHealth>, ApiError> {
     if let Some(trouble) = &*app.engine.trouble().borrow() {
-        return Err(Problem::new(&codes::UNAVAILABLE, trouble.to_string()));
+        return Err(ApiError::new(&codes::UNAVAILABLE, trouble.to_string()));
     }
     match tokio::time::timeout(PATIENCE, app.engine.store().now()).await {
         Ok(Ok(_)) => {
             let instance = Some(app.engine.config().instance.to_string());
             Ok(Json(InstanceHealth { status: "ok".to_owned(), instance }))
         }
-        Ok(Err(error)) => Err(Problem::new(&codes::UNAVAILABLE, error.to_string())),
-        Err(_) => Err(Problem::new(&codes::UNAVAILABLE, "the store didn't respond within 1.5s")),
+        Ok(Err(error)) => Err(ApiError::new(&codes::UNAVAILABLE, error.to_string())),
+        Err(_) => Err(ApiError::new(&codes::UNAVAILABLE, "the store didn't respond within 1.5s")),
     }
 }

@@ -24,8 +24,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Api;
 use super::audit::Peer;
-use super::route::Effect;
-use super::threads::{Seat, Ways};
+use super::route::RouteEffect;
+use super::threads::{Ways, Whereabouts};
 
 /// From the moment that a connection waits for a request until its headers are whole; so also how long an idle one is kept.
 const HEADER_TIME: Duration = Duration::from_secs(30);
@@ -116,7 +116,7 @@ async fn serve_one(stream: Patient, tls: Option<TlsAcceptor>, api: (Api, SocketA
     }
 }
 
-async fn speak<S>(stream: S, seat: Arc<Seat>, (api, peer): (Api, SocketAddr), watcher: Watcher)
+async fn speak<S>(stream: S, seat: Arc<Whereabouts>, (api, peer): (Api, SocketAddr), watcher: Watcher)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -149,9 +149,9 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 struct Patient {
     /// None once it could not be taken to other threads.
     stream: Option<TcpStream>,
-    seat: Arc<Seat>,
+    seat: Arc<Whereabouts>,
     /// The threads that are told when it is ready.
-    known_to: Effect,
+    known_to: RouteEffect,
     /// When the write that waits is given up.
     deadline: Option<Pin<Box<Sleep>>>,
     /// When a peer that was told of the end is listened to no longer, and how much it may still say.
@@ -162,7 +162,7 @@ struct Patient {
 }
 
 impl Patient {
-    fn new(stream: TcpStream, seat: Arc<Seat>) -> Patient {
+    fn new(stream: TcpStream, seat: Arc<Whereabouts>) -> Patient {
         // Small answers are not kept back to be sent together.
         let _ = stream.set_nodelay(true);
         let known_to = seat.here();

@@ -16,19 +16,19 @@ use flowline_api::locks::{
 };
 
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, Route, Scope, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{Answer, Body, Route, RouteAccess, TokenScope, handler};
 
 /// The path of a holder's heartbeat, which the audit log leaves out.
 pub const EXTEND: &str = "/v1/locks/{name}/extend";
-const HOLDERS: Access = Access::Either(Scope::Work, Scope::Operate);
+const HOLDERS: RouteAccess = RouteAccess::Either(TokenScope::Work, TokenScope::Operate);
 
 pub const ROUTES: &[Route] = &[
-    Route::get("/v1/locks", Access::READ, "List the locks", handler!(list))
+    Route::get("/v1/locks", RouteAccess::READ, "List the locks", handler!(list))
         .about("Locks that are held, by name.")
         .answers(&[Answer::json::<LockList>(200, "")]),
-    Route::get("/v1/locks/{name}", Access::READ, "Show a lock", handler!(show))
+    Route::get("/v1/locks/{name}", RouteAccess::READ, "Show a lock", handler!(show))
         .answers(&[Answer::json::<HeldLock>(200, "")])
         .problems(&[&codes::NO_SUCH_LOCK]),
     Route::post("/v1/locks/{name}", HOLDERS, "Acquire a lock", handler!(acquire))
@@ -56,27 +56,27 @@ pub fn left(until: Time, now: Time) -> u64 {
     u64::try_from(until.millis() - now.millis()).unwrap_or_default()
 }
 
-async fn rows(caller: &Caller) -> Result<Vec<HeldLock>, Problem> {
+async fn rows(caller: &ApiCaller) -> Result<Vec<HeldLock>, ApiError> {
     let now = caller.engine.store().now().await?;
     Ok(caller.engine.locks().await?.into_iter().map(|row| held(row, now)).collect())
 }
 
-async fn list(caller: Caller, _: Params) -> Result<Json<LockList>, Problem> {
+async fn list(caller: ApiCaller, _: Params) -> Result<Json<LockList>, ApiError> {
     Ok(Json(LockList { items: rows(&caller).await? }))
 }
 
-async fn show(caller: Caller, params: Params) -> Result<Json<HeldLock>, Problem> {
+async fn show(caller: ApiCaller, params: Params) -> Result<Json<HeldLock>, ApiError> {
     let name = params.path("name");
     let found = rows(&caller).await?.into_iter().find(|lock| lock.name == name);
-    let missing = || Problem::new(&codes::NO_SUCH_LOCK, format!("no one holds a lock {name:?}"));
+    let missing = || ApiError::new(&codes::NO_SUCH_LOCK, format!("no one holds a lock {name:?}"));
     found.map(Json).ok_or_else(missing)
 }
 
 async fn acquire(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(given): JsonBody<AcquireLockRequest>,
-) -> Result<Json<AcquireLockAnswer>, Problem> {
+) -> Result<Json<AcquireLockAnswer>, ApiError> {
     let owner = given.owner.unwrap_or_else(|| caller.principal.subject.to_string());
     let token = match given.lock_token.as_deref() {
         Some(text) => read_token(text)?,
@@ -91,54 +91,54 @@ async fn acquire(
 }
 
 async fn extend(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(given): JsonBody<ExtendLockRequest>,
-) -> Result<Json<ExtendLockAnswer>, Problem> {
+) -> Result<Json<ExtendLockAnswer>, ApiError> {
     let name = params.path("name").to_owned();
     let until = named(&caller, &params, given.ttl_ms).extend(read_token(&given.lock_token)?).await?;
     let Some(until) = until else {
         let detail = format!("this token doesn't hold lock {name:?} any more");
-        return Err(Problem::new(&codes::LOCK_LOST, detail));
+        return Err(ApiError::new(&codes::LOCK_LOST, detail));
     };
     let remaining_ms = left(until, caller.engine.store().now().await?);
     Ok(Json(ExtendLockAnswer { name, until, remaining_ms }))
 }
 
 async fn release(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(given): JsonBody<ReleaseLockRequest>,
-) -> Result<Json<ReleaseLockAnswer>, Problem> {
+) -> Result<Json<ReleaseLockAnswer>, ApiError> {
     let released = named(&caller, &params, None).release(read_token(&given.lock_token)?).await?;
     Ok(Json(ReleaseLockAnswer { name: params.path("name").to_owned(), released }))
 }
 
-fn named(caller: &Caller, params: &Params, ttl_ms: Option<u64>) -> NamedLock {
+fn named(caller: &ApiCaller, params: &Params, ttl_ms: Option<u64>) -> NamedLock {
     caller.engine.lock(params.path("name")).ttl(ttl_ms.map_or(lock::TTL, Duration::from_millis))
 }
 
 /// The `lockToken` of a text: 32 hexadecimal digits.
-fn read_token(text: &str) -> Result<Token, Problem> {
+fn read_token(text: &str) -> Result<Token, ApiError> {
     let whole = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let token = whole.then(|| u128::from_str_radix(text, 16).ok()).flatten();
     let detail = "a lockToken must be 32 hex digits";
-    token.map(Token).ok_or_else(|| Problem::new(&codes::BAD_BODY, detail).at("/lockToken"))
+    token.map(Token).ok_or_else(|| ApiError::new(&codes::BAD_BODY, detail).at("/lockToken"))
 }
 
 fn shown_token(token: Token) -> String {
     format!("{:032x}", token.0)
 }
 
-impl From<LockError> for Problem {
-    fn from(error: LockError) -> Problem {
+impl From<LockError> for ApiError {
+    fn from(error: LockError) -> ApiError {
         let text = error.to_string();
         match error {
             LockError::Store(error) => error.into(),
-            LockError::Name(_) => Problem::parameter("name", text),
-            LockError::Held { owner, until, .. } => Problem::new(&codes::LOCK_HELD, text)
+            LockError::Name(_) => ApiError::parameter("name", text),
+            LockError::Held { owner, until, .. } => ApiError::new(&codes::LOCK_HELD, text)
                 .with(|details| (details.owner, details.until) = (Some(owner), Some(until))),
-            _ => Problem::new(&codes::INVALID, text),
+            _ => ApiError::new(&codes::INVALID, text),
         }
     }
 }

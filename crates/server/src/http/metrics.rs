@@ -18,9 +18,9 @@ use flowline::stuck::{Reason, Stuck, stuck};
 
 use super::App;
 use super::access::Door;
-use super::request::{Caller, Params};
+use super::request::{ApiCaller, Params};
 use super::requests::Requests;
-use super::route::{Access, Answer, Route, handler};
+use super::route::{Answer, Route, RouteAccess, handler};
 use crate::exposition::{Exposition, KIND, Labels};
 use crate::otlp::Export;
 
@@ -31,7 +31,7 @@ const BELIEVED: Duration = Duration::from_secs(30);
 /// Queues that get a label of their own; the rest are `other` together. Names come from definitions.
 const QUEUES: usize = 200;
 
-pub const ROUTES: &[Route] = &[Route::get("/metrics", Access::READ, "Get metrics", handler!(metrics))
+pub const ROUTES: &[Route] = &[Route::get("/metrics", RouteAccess::READ, "Get metrics", handler!(metrics))
     .about("Prometheus text format. Counters cover this instance; queues, runs and stuck runs cover the token's tenant, or all tenants if the server doesn't require tokens.")
     .answers(&[Answer::other(200, "Metrics.", "text/plain")])];
 
@@ -57,7 +57,7 @@ impl Watched {
     }
 }
 
-async fn metrics(State(app): State<App>, caller: Caller, _: Params) -> impl IntoResponse {
+async fn metrics(State(app): State<App>, caller: ApiCaller, _: Params) -> impl IntoResponse {
     let mut page = Exposition::new(&app.engine.config().instance);
     let since = app.watched.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let version: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
@@ -163,7 +163,7 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
 }
 
 /// What only the store knows. Gauges that could not be read are left out.
-async fn write_store(page: &mut Exposition, app: &App, caller: &Caller) {
+async fn write_store(page: &mut Exposition, app: &App, caller: &ApiCaller) {
     let answered = within(read(app, caller)).await;
     page.gauge("flowline_store_up", "1 if the store answered this scrape.", u8::from(answered.is_some()));
     let trouble = app.engine.trouble().borrow().is_some();
@@ -190,7 +190,7 @@ struct Read {
     now: flowline::core::Time,
 }
 
-async fn read(app: &App, caller: &Caller) -> Result<Read, StoreError> {
+async fn read(app: &App, caller: &ApiCaller) -> Result<Read, StoreError> {
     let store = app.engine.store();
     let mut counters = store.counters().await?;
     if let Door::Tokens(_) = app.door {
@@ -255,7 +255,7 @@ fn write_queues(page: &mut Exposition, read: &Read) {
     );
 }
 
-async fn write_stuck(page: &mut Exposition, app: &App, caller: &Caller, tenants: &[Tenant]) {
+async fn write_stuck(page: &mut Exposition, app: &App, caller: &ApiCaller, tenants: &[Tenant]) {
     if caller.principal.flows.is_some() {
         return;
     }
@@ -282,7 +282,7 @@ async fn write_stuck(page: &mut Exposition, app: &App, caller: &Caller, tenants:
 }
 
 /// Stuck runs as they were found lately. Whoever comes while another looks waits for what that finds.
-async fn believed(app: &App, caller: &Caller, tenants: &[Tenant]) -> Result<Stuck, StoreError> {
+async fn believed(app: &App, caller: &ApiCaller, tenants: &[Tenant]) -> Result<Stuck, StoreError> {
     let whose = match app.door {
         Door::Tokens(_) => Some(caller.principal.tenant.clone()),
         Door::Open { .. } => None,

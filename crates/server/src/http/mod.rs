@@ -47,10 +47,10 @@ use axum::response::Response;
 use flowline::Engine;
 use hyper::body::Incoming;
 
-use live::Live;
+use live::LiveStreams;
 use paths::{Paths, RouteMatch};
-use route::{Effect, Route};
-use threads::Seat;
+use route::{Route, RouteEffect};
+use threads::Whereabouts;
 
 /// What handlers of one effect share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -59,16 +59,16 @@ pub struct App(Arc<AppParts>);
 #[derive(Debug)]
 pub struct AppParts {
     pub engine: Engine,
-    instance: Arc<Instance>,
+    instance: Arc<InstanceParts>,
 }
 
 /// What all handlers share.
 #[derive(Debug)]
-pub struct Instance {
+pub struct InstanceParts {
     pub door: access::Door,
     /// Web pages of elsewhere that are let in.
     pub origins: cors::Origins,
-    pub live: Live,
+    pub live: LiveStreams,
     pub watched: metrics::Watched,
     pub workers: workers::WorkerSightings,
 }
@@ -81,8 +81,8 @@ impl std::ops::Deref for App {
 }
 
 impl std::ops::Deref for AppParts {
-    type Target = Instance;
-    fn deref(&self) -> &Instance {
+    type Target = InstanceParts;
+    fn deref(&self) -> &InstanceParts {
         &self.instance
     }
 }
@@ -127,7 +127,7 @@ struct ApiParts {
 
 impl Api {
     /// Answers from the engine, through `reads` where a route only reads.
-    pub fn of(engine: Engine, reads: Engine, instance: Instance) -> Api {
+    pub fn of(engine: Engine, reads: Engine, instance: InstanceParts) -> Api {
         let instance = Arc::new(instance);
         let app = |engine| App(Arc::new(AppParts { engine, instance: instance.clone() }));
         // unwrap: which routes there are is fixed, and a test has them all
@@ -136,13 +136,13 @@ impl Api {
     }
 
     /// Answers a request where its route is served.
-    pub async fn answer(self, request: Request<Incoming>, seat: Arc<Seat>) -> Response {
+    pub async fn answer(self, request: Request<Incoming>, seat: Arc<Whereabouts>) -> Response {
         let ApiParts { reads, writes, paths } = &*self.0;
         let found = paths.find(request.method(), request.uri().path());
         if let RouteMatch::Route(route, _) = &found {
             seat.take(route.effect).await;
         }
-        let app = if seat.here() == Effect::Reads { reads } else { writes };
+        let app = if seat.here() == RouteEffect::Reads { reads } else { writes };
         pass::through(app, found, request).await
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     fn every_route_under_v1_names_a_scope_or_has_its_credential_in_the_path() {
         let v1 = routes().filter(|route| route.path.starts_with("/v1/"));
         for route in v1.filter(|route| !["/v1/callbacks/{reference}", "/v1/session"].contains(&route.path)) {
-            assert!(route.access != route::Access::Open, "{}", route.path);
+            assert!(route.access != route::RouteAccess::Open, "{}", route.path);
         }
     }
 }

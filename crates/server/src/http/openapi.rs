@@ -7,13 +7,15 @@ use serde_json::{Map, Value, json};
 
 use super::codes::{self, Code};
 use super::etag::{UNCHANGED, tagged};
-use super::problem::{PROBLEM_JSON, Problem};
-use super::route::{Access, Answer, Content, Kind, Required, Route, Scope, handler, path_parameters};
+use super::problem::{ApiError, PROBLEM_JSON};
+use super::route::{
+    Answer, Content, QueryKind, Required, Route, RouteAccess, TokenScope, handler, path_parameters,
+};
 use super::routes;
 use super::schemas::Schemas;
 
 pub const ROUTES: &[Route] =
-    &[Route::get("/openapi.json", Access::Open, "Get this API description", handler!(show))
+    &[Route::get("/openapi.json", RouteAccess::Open, "Get this API description", handler!(show))
         .answers(&[Answer::other(200, "OpenAPI 3.1.", "application/json"), UNCHANGED])];
 
 /// Problems that any route can answer with.
@@ -25,7 +27,7 @@ const GUARDED: &[&Code] = &[&codes::UNAUTHORIZED, &codes::FORBIDDEN];
 const WITH_BODY: &[&Code] =
     &[&codes::BAD_BODY, &codes::TOO_LARGE, &codes::UNSUPPORTED_MEDIA_TYPE, &codes::REQUEST_TIMEOUT];
 
-async fn show(headers: HeaderMap) -> Result<Response, Problem> {
+async fn show(headers: HeaderMap) -> Result<Response, ApiError> {
     tagged(&headers, &document())
 }
 
@@ -83,7 +85,7 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Value {
         operation["requestBody"] = json!({ "required": body.required == Required::Yes, "content": content });
     }
     operation["security"] = json!([]);
-    let scopes: Vec<&str> = route.access.scopes().into_iter().map(Scope::as_str).collect();
+    let scopes: Vec<&str> = route.access.scopes().into_iter().map(TokenScope::as_str).collect();
     if !scopes.is_empty() {
         operation["security"] = json!([{ "token": [] }, {}]);
         operation["x-scope"] = scopes.join(" or ").into();
@@ -112,7 +114,7 @@ fn responses(route: &Route, schemas: &mut Schemas) -> Value {
             Content::Other(kind) => response["content"][kind] = json!({}),
         }
     }
-    let guarded: &[&Code] = if route.access == Access::Open { &[] } else { GUARDED };
+    let guarded: &[&Code] = if route.access == RouteAccess::Open { &[] } else { GUARDED };
     let with_body = route.body.as_ref().map_or(&[][..], |_| WITH_BODY);
     let problems: Vec<&&Code> =
         [ANYWHERE, guarded, with_body, route.problems].into_iter().flatten().collect();
@@ -133,17 +135,17 @@ fn reference(schema: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{schema}") })
 }
 
-fn schema_of(kind: Kind) -> Value {
+fn schema_of(kind: QueryKind) -> Value {
     match kind {
-        Kind::Text => json!({ "type": "string" }),
-        Kind::Number(from, to) => json!({ "type": "integer", "minimum": from, "maximum": to }),
-        Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Duration => json!({ "type": "string", "pattern": DURATION, "examples": ["30s"] }),
-        Kind::Span => json!({ "type": "string", "pattern": DURATION, "examples": ["1h"] }),
-        Kind::Moment => json!({ "type": "string", "examples": ["2026-01-31T12:00:00Z", "24h"] }),
-        Kind::Label => json!({ "type": "string", "pattern": LABEL, "examples": ["team=billing"] }),
-        Kind::OneOf(words) => json!({ "enum": words }),
-        Kind::SomeOf(words) => {
+        QueryKind::Text => json!({ "type": "string" }),
+        QueryKind::Number(from, to) => json!({ "type": "integer", "minimum": from, "maximum": to }),
+        QueryKind::Flag => json!({ "type": "boolean" }),
+        QueryKind::Duration => json!({ "type": "string", "pattern": DURATION, "examples": ["30s"] }),
+        QueryKind::Span => json!({ "type": "string", "pattern": DURATION, "examples": ["1h"] }),
+        QueryKind::Moment => json!({ "type": "string", "examples": ["2026-01-31T12:00:00Z", "24h"] }),
+        QueryKind::Label => json!({ "type": "string", "pattern": LABEL, "examples": ["team=billing"] }),
+        QueryKind::OneOf(words) => json!({ "enum": words }),
+        QueryKind::SomeOf(words) => {
             let one = words.join("|").replace('.', "\\.");
             json!({ "type": "string", "pattern": format!("^({one})(,({one}))*$"), "examples": [words[0]] })
         }

@@ -7,9 +7,9 @@ use axum::http::header;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::codes::{self, Code};
-use super::problem::Problem;
+use super::problem::ApiError;
 use super::request::Params;
-use super::route::{Access, Answer, Content, Handling, Route, handler};
+use super::route::{Answer, Content, Handling, Route, RouteAccess, handler};
 use super::routes;
 
 const STYLE: &str = include_str!("style.css");
@@ -23,7 +23,7 @@ const fn page(
     kind: &'static [Answer],
     handler: Handling,
 ) -> Route {
-    Route::get(path, Access::Open, summary, handler).answers(kind)
+    Route::get(path, RouteAccess::Open, summary, handler).answers(kind)
 }
 
 const HTML: &[Answer] = &[Answer::other(200, "A page.", "text/html")];
@@ -55,10 +55,10 @@ async fn errors() -> Response {
     html("Problems", &problems())
 }
 
-async fn problem(params: Params) -> Result<Response, Problem> {
+async fn problem(params: Params) -> Result<Response, ApiError> {
     let code = params.path("code");
     let code = Code::find(code)
-        .ok_or_else(|| Problem::new(&codes::NOT_FOUND, format!("there is no problem {code:?}")))?;
+        .ok_or_else(|| ApiError::new(&codes::NOT_FOUND, format!("there is no problem {code:?}")))?;
     Ok(html(code.code, &about(code)))
 }
 
@@ -82,7 +82,7 @@ fn api() -> String {
         let scopes: Vec<String> =
             route.access.scopes().iter().map(|scope| format!("<code>{}</code>", scope.as_str())).collect();
         let scope = match route.access {
-            Access::Open => "no token needed".to_owned(),
+            RouteAccess::Open => "no token needed".to_owned(),
             _ => format!("scope {}", scopes.join(" or ")),
         };
         let _ = write!(

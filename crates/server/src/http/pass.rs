@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 
 use super::paths::RouteMatch;
-use super::problem::Problem;
+use super::problem::ApiError;
 use super::route::{Route, Verb};
 use super::{App, access, codes, console, cors};
 
@@ -27,12 +27,12 @@ pub async fn through(app: &App, found: RouteMatch, request: Request<Incoming>) -
     let (route, response) = match found {
         _ if !has_one_host(&request) => {
             let detail = "send one Host header; a request with none or several means something else to each who reads it";
-            (UNMATCHED, Problem::new(&codes::BAD_REQUEST, detail).into_response())
+            (UNMATCHED, ApiError::new(&codes::BAD_REQUEST, detail).into_response())
         }
         RouteMatch::Route(route, values) => {
             let answered = access::check(app, route, values, request);
             let answered = tokio::time::timeout(HANDLER_TIME, answered).await;
-            let late = |_| Problem::new(&codes::TIMEOUT, "no response within 90s").into_response();
+            let late = |_| ApiError::new(&codes::TIMEOUT, "no response within 90s").into_response();
             (route.path, answered.unwrap_or_else(late))
         }
         RouteMatch::OtherMethod(routes) => {
@@ -43,7 +43,7 @@ pub async fn through(app: &App, found: RouteMatch, request: Request<Incoming>) -
         }
         RouteMatch::Nothing => {
             let detail = format!("there is no route {}", request.uri().path());
-            (UNMATCHED, Problem::new(&codes::NOT_FOUND, detail).into_response())
+            (UNMATCHED, ApiError::new(&codes::NOT_FOUND, detail).into_response())
         }
     };
     asked.answered(app, route, response)
@@ -63,7 +63,7 @@ fn other_method(app: &App, routes: &[&Route], request: &Request<Body>) -> Respon
         return told;
     }
     let code = &codes::METHOD_NOT_ALLOWED;
-    let mut response = Problem::new(code, code.title).into_response();
+    let mut response = ApiError::new(code, code.title).into_response();
     let methods: Vec<&str> = routes
         .iter()
         .map(|route| match route.verb {

@@ -18,13 +18,13 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 const RETRY_AFTER: &str = "1";
 
 #[derive(Debug)]
-pub struct Problem {
+pub struct ApiError {
     pub code: &'static Code,
     details: Box<ProblemDetails>,
 }
 
-impl Problem {
-    pub fn new(code: &'static Code, detail: impl Into<String>) -> Problem {
+impl ApiError {
+    pub fn new(code: &'static Code, detail: impl Into<String>) -> ApiError {
         let details = ProblemDetails {
             kind: format!("/errors/{}", code.code),
             title: code.title.to_owned(),
@@ -33,11 +33,11 @@ impl Problem {
             code: code.code.to_owned(),
             ..ProblemDetails::default()
         };
-        Problem { code, details: Box::new(details) }
+        ApiError { code, details: Box::new(details) }
     }
 
     /// Names a place in the body.
-    pub fn at(self, pointer: &str) -> Problem {
+    pub fn at(self, pointer: &str) -> ApiError {
         self.with(|details| {
             let detail = details.detail.clone();
             details.errors.push(ProblemPlace { pointer: Some(pointer.to_owned()), parameter: None, detail });
@@ -45,24 +45,24 @@ impl Problem {
     }
 
     /// Adds what only this kind of problem has.
-    pub fn with(mut self, add: impl FnOnce(&mut ProblemDetails)) -> Problem {
+    pub fn with(mut self, add: impl FnOnce(&mut ProblemDetails)) -> ApiError {
         add(&mut self.details);
         self
     }
 
-    pub fn parameter(name: &str, detail: impl Into<String>) -> Problem {
-        Problem::new(&codes::BAD_PARAMETER, detail).with(|details| {
+    pub fn parameter(name: &str, detail: impl Into<String>) -> ApiError {
+        ApiError::new(&codes::BAD_PARAMETER, detail).with(|details| {
             let detail = details.detail.clone();
             details.errors.push(ProblemPlace { pointer: None, parameter: Some(name.to_owned()), detail });
         })
     }
 
-    pub fn no_such_run(run: &str) -> Problem {
-        Problem::new(&codes::NO_SUCH_RUN, format!("there is no run {run}"))
+    pub fn no_such_run(run: &str) -> ApiError {
+        ApiError::new(&codes::NO_SUCH_RUN, format!("there is no run {run}"))
     }
 
-    pub fn no_such_flow(flow: &str) -> Problem {
-        Problem::new(&codes::NO_SUCH_FLOW, format!("there is no flow {flow:?}"))
+    pub fn no_such_flow(flow: &str) -> ApiError {
+        ApiError::new(&codes::NO_SUCH_FLOW, format!("there is no flow {flow:?}"))
     }
 
     pub fn into_details(self) -> ProblemDetails {
@@ -70,7 +70,7 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(&self.details)).into_response();
@@ -85,8 +85,8 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<StoreError> for Problem {
-    fn from(error: StoreError) -> Problem {
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> ApiError {
         let code = match &error {
             StoreError::Unavailable(_) | StoreError::CannotWrite(_) | StoreError::WentBack(_) => {
                 &codes::UNAVAILABLE
@@ -94,17 +94,17 @@ impl From<StoreError> for Problem {
             StoreError::Invalid(_) => &codes::INVALID,
             _ => &codes::STORE,
         };
-        Problem::new(code, error.to_string())
+        ApiError::new(code, error.to_string())
     }
 }
 
-impl From<EngineError> for Problem {
-    fn from(error: EngineError) -> Problem {
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> ApiError {
         let text = error.to_string();
         let code = match error {
             EngineError::Store(error) => return error.into(),
             EngineError::Definition(diagnostics) => {
-                return Problem::new(&codes::DEFINITION, text).with(|details| {
+                return ApiError::new(&codes::DEFINITION, text).with(|details| {
                     details.diagnostics = Some(DiagnosticList(diagnostics.to_json().into()))
                 });
             }
@@ -120,12 +120,12 @@ impl From<EngineError> for Problem {
             EngineError::Stopped => &codes::STOPPING,
             _ => &codes::INVALID,
         };
-        Problem::new(code, text)
+        ApiError::new(code, text)
     }
 }
 
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Problem {
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> ApiError {
         let text = refusal.to_string();
         let code = match refusal {
             Refusal::Ended(_) => &codes::RUN_ENDED,
@@ -139,18 +139,18 @@ impl From<Refusal> for Problem {
                 // The breach names its place within the value; in the request that has a place of its own.
                 let root = if what == "the input" { "/input" } else { "/payload" };
                 let place = problem.split(": ").next().unwrap_or_default().trim_end_matches('/');
-                return Problem::new(&codes::SCHEMA, text).at(&format!("{root}{place}"));
+                return ApiError::new(&codes::SCHEMA, text).at(&format!("{root}{place}"));
             }
             Refusal::Payload(error) => return error.into(),
             _ => &codes::REFUSED,
         };
-        Problem::new(code, text)
+        ApiError::new(code, text)
     }
 }
 
-impl From<JsonError> for Problem {
-    fn from(error: JsonError) -> Problem {
+impl From<JsonError> for ApiError {
+    fn from(error: JsonError) -> ApiError {
         let code = if matches!(error, JsonError::Size { .. }) { &codes::TOO_LARGE } else { &codes::BAD_BODY };
-        Problem::new(code, error.to_string())
+        ApiError::new(code, error.to_string())
     }
 }

@@ -13,30 +13,30 @@ use flowline::store::{QueueRow, RunQuery, RunRow};
 use flowline_api::queues::{DeadLetters, QueueChanged, QueueList, Redrive, Redriven, RedrivenRun};
 
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, Handling, Query, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{Answer, Body, Handling, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
 
 /// Failed runs that one request looks through for dead letters.
 const LOOKED_AT: usize = 2_000;
 
 pub const ROUTES: &[Route] = &[
-    Route::get("/v1/queues", Access::READ, "List the queues", handler!(list))
+    Route::get("/v1/queues", RouteAccess::READ, "List the queues", handler!(list))
         .about("Queues that have jobs or are paused, by name and by what a worker has to be able to run.")
         .answers(&[Answer::json::<QueueList>(200, "")]),
-    Route::get("/v1/queues/{queue}", Access::READ, "Show a queue", handler!(show))
+    Route::get("/v1/queues/{queue}", RouteAccess::READ, "Show a queue", handler!(show))
         .answers(&[Answer::json::<QueueList>(200, "One row per kind of step in the queue.")])
         .problems(&[&codes::NO_SUCH_QUEUE]),
     change("/v1/queues/{queue}/pause", "Pause a queue", handler!(pause))
         .about("No more of its jobs are claimed; running ones finish."),
     change("/v1/queues/{queue}/resume", "Resume a queue", handler!(resume)),
-    Route::get("/v1/queues/{queue}/dead", Access::READ, "List the dead letters of a queue", handler!(dead))
+    Route::get("/v1/queues/{queue}/dead", RouteAccess::READ, "List the dead letters of a queue", handler!(dead))
         .about("Runs that failed at a step of this queue and haven't been redriven, newest first. A page can have fewer items than `limit`, or none, and still have a `next`, because failed runs of other queues are skipped.")
         .query(&[LIMIT, Query::CURSOR])
         .answers(&[Answer::json::<DeadLetters>(200, "")])
         .problems(&[&codes::NO_SUCH_QUEUE]),
-    Route::post("/v1/queues/{queue}/redrive", Access::OPERATE, "Redrive the dead letters of a queue", handler!(redrive))
+    Route::post("/v1/queues/{queue}/redrive", RouteAccess::OPERATE, "Redrive the dead letters of a queue", handler!(redrive))
         .about("Retries each as a new run that keeps its completed steps. Dead letters that were redriven are gone from the list, so you can repeat the request until `next` is null.")
         .body(Body::small::<Redrive>().optional())
         .answers(&[Answer::json::<Redriven>(200, "")])
@@ -44,35 +44,37 @@ pub const ROUTES: &[Route] = &[
 ];
 
 const fn change(path: &'static str, summary: &'static str, handler: Handling) -> Route {
-    Route::post(path, Access::OPERATE, summary, handler).answers(CHANGED).problems(&[&codes::NO_SUCH_QUEUE])
+    Route::post(path, RouteAccess::OPERATE, summary, handler)
+        .answers(CHANGED)
+        .problems(&[&codes::NO_SUCH_QUEUE])
 }
 
 const CHANGED: &[Answer] = &[Answer::json::<QueueChanged>(200, "")];
 
-async fn rows(caller: &Caller) -> Result<Vec<QueueRow>, Problem> {
+async fn rows(caller: &ApiCaller) -> Result<Vec<QueueRow>, ApiError> {
     let mut rows = caller.engine.store().queues(caller.engine.tenant()).await?;
     rows.retain(|row| caller.principal.may_see_queue(&row.queue));
     Ok(rows)
 }
 
 /// The queue of the path, where the caller may know of it.
-fn queue<'a>(caller: &Caller, params: &'a Params) -> Result<&'a str, Problem> {
+fn queue<'a>(caller: &ApiCaller, params: &'a Params) -> Result<&'a str, ApiError> {
     let queue = params.path("queue");
-    let no_such = || Problem::new(&codes::NO_SUCH_QUEUE, format!("there is no queue {queue:?}"));
+    let no_such = || ApiError::new(&codes::NO_SUCH_QUEUE, format!("there is no queue {queue:?}"));
     check_name("queue", queue).map_err(|_| no_such())?;
     if caller.principal.may_see_queue(queue) { Ok(queue) } else { Err(no_such()) }
 }
 
-async fn list(caller: Caller, _: Params) -> Result<Json<QueueList>, Problem> {
+async fn list(caller: ApiCaller, _: Params) -> Result<Json<QueueList>, ApiError> {
     Ok(Json(QueueList { items: rows(&caller).await? }))
 }
 
-async fn show(caller: Caller, params: Params) -> Result<Json<QueueList>, Problem> {
+async fn show(caller: ApiCaller, params: Params) -> Result<Json<QueueList>, ApiError> {
     let queue = queue(&caller, &params)?;
     let mut rows = rows(&caller).await?;
     rows.retain(|row| &*row.queue == queue);
     if rows.is_empty() {
-        return Err(Problem::new(
+        return Err(ApiError::new(
             &codes::NO_SUCH_QUEUE,
             format!("queue {queue:?} has no jobs and isn't paused"),
         ));
@@ -80,32 +82,32 @@ async fn show(caller: Caller, params: Params) -> Result<Json<QueueList>, Problem
     Ok(Json(QueueList { items: rows }))
 }
 
-async fn pause(caller: Caller, params: Params) -> Result<Json<QueueChanged>, Problem> {
+async fn pause(caller: ApiCaller, params: Params) -> Result<Json<QueueChanged>, ApiError> {
     set(&caller, &params, Pause::Paused).await
 }
 
-async fn resume(caller: Caller, params: Params) -> Result<Json<QueueChanged>, Problem> {
+async fn resume(caller: ApiCaller, params: Params) -> Result<Json<QueueChanged>, ApiError> {
     set(&caller, &params, Pause::Open).await
 }
 
-async fn set(caller: &Caller, params: &Params, pause: Pause) -> Result<Json<QueueChanged>, Problem> {
+async fn set(caller: &ApiCaller, params: &Params, pause: Pause) -> Result<Json<QueueChanged>, ApiError> {
     let queue = queue(caller, params)?;
     caller.engine.store().pause_queue(caller.engine.tenant(), queue, pause).await?;
     Ok(Json(QueueChanged { queue: queue.to_owned(), paused: pause == Pause::Paused }))
 }
 
-async fn dead(caller: Caller, params: Params) -> Result<Json<DeadLetters>, Problem> {
+async fn dead(caller: ApiCaller, params: Params) -> Result<Json<DeadLetters>, ApiError> {
     let queue = queue(&caller, &params)?;
     let limit = params.number("limit").map_or(PAGE, |limit| limit as usize);
     Ok(Json(find_dead(&caller, queue, params.text("cursor"), limit).await?))
 }
 
 async fn find_dead(
-    caller: &Caller,
+    caller: &ApiCaller,
     queue: &str,
     cursor: Option<&str>,
     limit: usize,
-) -> Result<DeadLetters, Problem> {
+) -> Result<DeadLetters, ApiError> {
     let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
     let mut query = RunQuery {
         status: Some(Status::Failed),
@@ -149,21 +151,23 @@ fn redrive_key(row: &RunRow) -> String {
     format!("redrive:{}", row.run_id)
 }
 
-async fn died_in(caller: &Caller, row: &RunRow, queue: &str) -> Result<bool, Problem> {
+async fn died_in(caller: &ApiCaller, row: &RunRow, queue: &str) -> Result<bool, ApiError> {
     let Some(step) = row.failure.as_ref().and_then(|failure| failure.step.as_ref()) else { return Ok(false) };
     let plan = caller.engine.plans().get(caller.engine.store(), &row.tenant, &row.definition).await?;
     Ok(plan.steps.iter().any(|known| known.name == *step && &*known.queue == queue))
 }
 
 async fn redrive(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(given): JsonBody<Redrive>,
-) -> Result<Json<Redriven>, Problem> {
+) -> Result<Json<Redriven>, ApiError> {
     let queue = queue(&caller, &params)?;
     let limit = given.limit.unwrap_or(PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
-        return Err(Problem::new(&codes::BAD_BODY, format!("the limit must be 1 to {MAX_PAGE}")).at("/limit"));
+        return Err(
+            ApiError::new(&codes::BAD_BODY, format!("the limit must be 1 to {MAX_PAGE}")).at("/limit")
+        );
     }
     let dead = find_dead(&caller, queue, given.cursor.as_deref(), limit).await?;
     let mut items = Vec::new();
@@ -182,7 +186,7 @@ async fn redrive(
     Ok(Json(Redriven { items, dry_run: given.dry_run, has_more, next }))
 }
 
-async fn drive_again(caller: &Caller, row: &RunRow) -> Result<RunId, Problem> {
+async fn drive_again(caller: &ApiCaller, row: &RunRow) -> Result<RunId, ApiError> {
     let request = caller.engine.again(&row.key(), RetryFrom::Failure).await?;
     Ok(request.own_key(redrive_key(row)).await?.id().clone())
 }

@@ -19,8 +19,8 @@ use super::access::Principal;
 use super::audit::Act;
 use super::codes;
 use super::paths::PathPart;
-use super::problem::Problem;
-use super::route::{BodyLimit, Kind, Query, Required, Route, path_parameters};
+use super::problem::ApiError;
+use super::route::{BodyLimit, Query, QueryKind, Required, Route, path_parameters};
 use crate::filter::{MOMENT, moment};
 
 /// How long a body may take to arrive.
@@ -42,24 +42,24 @@ pub struct Arrived {
 
 /// Who asks, and the engine acting for the tenant of that.
 #[derive(Debug)]
-pub struct Caller {
+pub struct ApiCaller {
     pub principal: Principal,
     pub engine: Engine,
     /// What the audit log will have of this, if anything.
     pub act: Option<Arc<Act>>,
 }
 
-impl Caller {
+impl ApiCaller {
     /// The address of a run as the path names it. A name that no run can have is a run that is not there.
-    pub fn run_key(&self, run: &str) -> Result<RunKey, Problem> {
-        let id = RunId::new(run).map_err(|_| Problem::no_such_run(run))?;
+    pub fn run_key(&self, run: &str) -> Result<RunKey, ApiError> {
+        let id = RunId::new(run).map_err(|_| ApiError::no_such_run(run))?;
         Ok(self.engine.key(&id))
     }
 
     /// The index row of a run that this caller may know of.
-    pub async fn row(&self, run: &str) -> Result<RunRow, Problem> {
+    pub async fn row(&self, run: &str) -> Result<RunRow, ApiError> {
         let row = self.engine.row(&self.run_key(run)?).await?;
-        if self.principal.may_see_flow(&row.flow_name) { Ok(row) } else { Err(Problem::no_such_run(run)) }
+        if self.principal.may_see_flow(&row.flow_name) { Ok(row) } else { Err(ApiError::no_such_run(run)) }
     }
 
     /// Work for remote workers, on the queues that this caller may work on.
@@ -73,21 +73,21 @@ impl Caller {
         }
     }
 
-    pub fn check_flow(&self, flow: &str) -> Result<(), Problem> {
-        if self.principal.may_see_flow(flow) { Ok(()) } else { Err(Problem::no_such_flow(flow)) }
+    pub fn check_flow(&self, flow: &str) -> Result<(), ApiError> {
+        if self.principal.may_see_flow(flow) { Ok(()) } else { Err(ApiError::no_such_flow(flow)) }
     }
 }
 
-impl FromRequestParts<App> for Caller {
-    type Rejection = Problem;
+impl FromRequestParts<App> for ApiCaller {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<ApiCaller, ApiError> {
         let arrived = parts.extensions.get::<Arrived>();
         let act = arrived.and_then(|arrived| arrived.act.clone());
         let principal = arrived.and_then(|arrived| arrived.principal.clone());
-        let principal = principal.ok_or_else(|| Problem::new(&codes::INTERNAL, "nobody asked who asks"))?;
+        let principal = principal.ok_or_else(|| ApiError::new(&codes::INTERNAL, "nobody asked who asks"))?;
         let engine = app.engine.acting_for(principal.tenant.clone());
-        Ok(Caller { principal, engine, act })
+        Ok(ApiCaller { principal, engine, act })
     }
 }
 
@@ -132,20 +132,21 @@ impl Params {
 }
 
 impl FromRequestParts<App> for Params {
-    type Rejection = Problem;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Params, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Params, ApiError> {
         let arrived = parts.extensions.get_mut::<Arrived>();
-        let arrived = arrived.ok_or_else(|| Problem::new(&codes::INTERNAL, "nobody knows the route"))?;
+        let arrived = arrived.ok_or_else(|| ApiError::new(&codes::INTERNAL, "nobody knows the route"))?;
         let declared = arrived.route.query;
         let names = path_parameters(arrived.route.path);
         let path = names
             .zip(std::mem::take(&mut arrived.values))
             .map(|(name, value)| {
-                let no_text = || Problem::new(&codes::BAD_REQUEST, format!("{name} in the path isn't UTF-8"));
+                let no_text =
+                    || ApiError::new(&codes::BAD_REQUEST, format!("{name} in the path isn't UTF-8"));
                 Ok((name, value.ok_or_else(no_text)?))
             })
-            .collect::<Result<_, Problem>>()?;
+            .collect::<Result<_, ApiError>>()?;
         let query = parts.uri.query().unwrap_or_default();
         let query = form_urlencoded::parse(query.as_bytes())
             .map(|(name, value)| (name.into_owned(), value.into_owned()))
@@ -157,21 +158,21 @@ impl FromRequestParts<App> for Params {
 }
 
 impl Params {
-    fn check(&self, declared: &[Query]) -> Result<(), Problem> {
+    fn check(&self, declared: &[Query]) -> Result<(), ApiError> {
         for (at, (name, value)) in self.query.iter().enumerate() {
             let Some(query) = declared.iter().find(|query| query.name == name) else {
                 let known: Vec<&str> = declared.iter().map(|query| query.name).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                return Err(Problem::parameter(
+                return Err(ApiError::parameter(
                     name,
                     format!("this route has no parameter {name:?}; it has {known}"),
                 ));
             };
             if self.query[..at].iter().any(|(other, _)| other == name) {
-                return Err(Problem::parameter(name, format!("{name} is given twice")));
+                return Err(ApiError::parameter(name, format!("{name} is given twice")));
             }
             if let Err(expected) = fits(query.kind, value) {
-                return Err(Problem::parameter(name, format!("{name}: {value:?} isn't {expected}")));
+                return Err(ApiError::parameter(name, format!("{name}: {value:?} isn't {expected}")));
             }
         }
         Ok(())
@@ -179,36 +180,36 @@ impl Params {
 }
 
 /// Whether a value is of a kind; if not, what the kind looks like.
-fn fits(kind: Kind, value: &str) -> Result<(), String> {
+fn fits(kind: QueryKind, value: &str) -> Result<(), String> {
     let known = |words: &'static [&'static str], value: &str| {
         if words.contains(&value) { Ok(()) } else { Err(format!("one of {}", words.join(", "))) }
     };
     match kind {
-        Kind::Text if value.contains('\0') => Err("text without NUL".to_owned()),
-        Kind::Text => Ok(()),
-        Kind::Number(from, to) => match value.parse::<u64>() {
+        QueryKind::Text if value.contains('\0') => Err("text without NUL".to_owned()),
+        QueryKind::Text => Ok(()),
+        QueryKind::Number(from, to) => match value.parse::<u64>() {
             Ok(number) if (from..=to).contains(&number) => Ok(()),
             _ => Err(format!("a whole number from {from} to {to}")),
         },
-        Kind::Flag => known(&["true", "false"], value),
-        Kind::Duration => match parse_duration(value) {
+        QueryKind::Flag => known(&["true", "false"], value),
+        QueryKind::Duration => match parse_duration(value) {
             Some(duration) if duration <= LONGEST_WAIT => Ok(()),
             _ => Err("a duration (500ms, 30s) of up to 60s".to_owned()),
         },
-        Kind::Span => match parse_duration(value) {
+        QueryKind::Span => match parse_duration(value) {
             Some(duration) if !duration.is_zero() => Ok(()),
             _ => Err("a duration (5m, 1h, 1d)".to_owned()),
         },
-        Kind::Moment => match moment(value, Time::default()) {
+        QueryKind::Moment => match moment(value, Time::default()) {
             Some(_) => Ok(()),
             None => Err(MOMENT.to_owned()),
         },
-        Kind::Label => match value.split_once('=') {
+        QueryKind::Label => match value.split_once('=') {
             Some((name, _)) if !name.is_empty() => Ok(()),
             _ => Err("NAME=VALUE".to_owned()),
         },
-        Kind::OneOf(words) => known(words, value),
-        Kind::SomeOf(words) => {
+        QueryKind::OneOf(words) => known(words, value),
+        QueryKind::SomeOf(words) => {
             value.split(',').filter(|part| !part.is_empty()).try_for_each(|part| known(words, part))
         }
     }
@@ -219,12 +220,12 @@ fn fits(kind: Kind, value: &str) -> Result<(), String> {
 pub struct JsonBody<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
-    type Rejection = Problem;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request<Body>, app: &App) -> Result<JsonBody<T>, Problem> {
+    async fn from_request(request: Request<Body>, app: &App) -> Result<JsonBody<T>, ApiError> {
         let (kind, text) = read_text(request, app).await?;
         if !is_json(&kind) {
-            return Err(Problem::new(
+            return Err(ApiError::new(
                 &codes::UNSUPPORTED_MEDIA_TYPE,
                 format!("{kind:?} isn't supported here; send application/json"),
             ));
@@ -241,9 +242,9 @@ pub struct Text {
 }
 
 impl FromRequest<App> for Text {
-    type Rejection = Problem;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request<Body>, app: &App) -> Result<Text, Problem> {
+    async fn from_request(request: Request<Body>, app: &App) -> Result<Text, ApiError> {
         let (kind, text) = read_text(request, app).await?;
         Ok(Text { kind, text })
     }
@@ -254,7 +255,7 @@ pub fn is_json(kind: &str) -> bool {
 }
 
 /// Reads JSON from outside into a type. A misfit is named by its JSON pointer.
-pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     // Before anything recurses over it, and because payloads in it are carried unread.
     Json::check(text)?;
     // A list would be taken for the fields in their order.
@@ -267,21 +268,21 @@ pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
 }
 
 /// What is wrong with a text that did not make a `T`. Read with an eye on places, which is slower.
-fn misfit<T: DeserializeOwned>(text: &str) -> Problem {
+fn misfit<T: DeserializeOwned>(text: &str) -> ApiError {
     if let Err(error) = Json::parse(text) {
         return error.into();
     }
     if !text.trim_start().starts_with('{') {
-        return Problem::new(&codes::BAD_BODY, "the body isn't an object").at("");
+        return ApiError::new(&codes::BAD_BODY, "the body isn't an object").at("");
     }
     let mut reader = serde_json::Deserializer::from_str(text);
     let read: Result<T, _> = serde_path_to_error::deserialize(&mut reader);
     let Err(error) = read else {
-        return Problem::new(&codes::BAD_BODY, "the body isn't valid").at("");
+        return ApiError::new(&codes::BAD_BODY, "the body isn't valid").at("");
     };
     let detail = error.inner().to_string();
     let detail = detail.split(" at line ").next().unwrap_or_default();
-    Problem::new(&codes::BAD_BODY, detail).at(&pointer(error.path()))
+    ApiError::new(&codes::BAD_BODY, detail).at(&pointer(error.path()))
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
@@ -296,7 +297,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 }
 
 /// Reads the body of a request before its handler does, who gets it all the same.
-pub async fn read_ahead(request: Request<Body>, app: &App) -> Result<(Request<Body>, Bytes), Problem> {
+pub async fn read_ahead(request: Request<Body>, app: &App) -> Result<(Request<Body>, Bytes), ApiError> {
     let (parts, body) = request.into_parts();
     if takes(&parts).is_none() {
         // What comes all the same is nobody's business.
@@ -306,7 +307,7 @@ pub async fn read_ahead(request: Request<Body>, app: &App) -> Result<(Request<Bo
     Ok((Request::from_parts(parts, Body::from(bytes.clone())), bytes))
 }
 
-async fn read_text(request: Request<Body>, app: &App) -> Result<(String, String), Problem> {
+async fn read_text(request: Request<Body>, app: &App) -> Result<(String, String), ApiError> {
     let (parts, body) = request.into_parts();
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind =
@@ -315,11 +316,11 @@ async fn read_text(request: Request<Body>, app: &App) -> Result<(String, String)
     if bytes.is_empty() {
         return match takes(&parts).map_or(Required::No, |body| body.required) {
             Required::No => Ok(("application/json".to_owned(), "{}".to_owned())),
-            Required::Yes => Err(Problem::new(&codes::BAD_BODY, "the body is missing").at("")),
+            Required::Yes => Err(ApiError::new(&codes::BAD_BODY, "the body is missing").at("")),
         };
     }
     let text = String::from_utf8(bytes.into())
-        .map_err(|error| Problem::new(&codes::BAD_BODY, format!("the body isn't UTF-8: {error}")))?;
+        .map_err(|error| ApiError::new(&codes::BAD_BODY, format!("the body isn't UTF-8: {error}")))?;
     Ok((kind, text))
 }
 
@@ -329,12 +330,12 @@ fn takes(parts: &Parts) -> Option<&'static super::route::Body> {
 }
 
 /// The whole body, up to what its route takes.
-async fn read_bytes(parts: &Parts, body: Body, app: &App) -> Result<Bytes, Problem> {
+async fn read_bytes(parts: &Parts, body: Body, app: &App) -> Result<Bytes, ApiError> {
     let taken = takes(parts).map_or(BodyLimit::Bytes(0), |body| body.limit);
     let limit = taken.bytes(app.engine.config().limits);
     let too_large = || {
         let setting = taken.setting().map_or_else(String::new, |name| format!(" (setting {name})"));
-        Problem::new(
+        ApiError::new(
             &codes::TOO_LARGE,
             format!("the body is larger than {limit} bytes, the limit here{setting}"),
         )
@@ -347,8 +348,8 @@ async fn read_bytes(parts: &Parts, body: Body, app: &App) -> Result<Bytes, Probl
     match tokio::time::timeout(BODY_TIME, to_bytes(body, limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) if is_length_limit(&error) => Err(too_large()),
-        Ok(Err(error)) => Err(Problem::new(&codes::BAD_REQUEST, format!("the body broke off: {error}"))),
-        Err(_) => Err(Problem::new(&codes::REQUEST_TIMEOUT, "the body took over 30s to arrive")),
+        Ok(Err(error)) => Err(ApiError::new(&codes::BAD_REQUEST, format!("the body broke off: {error}"))),
+        Err(_) => Err(ApiError::new(&codes::REQUEST_TIMEOUT, "the body took over 30s to arrive")),
     }
 }
 

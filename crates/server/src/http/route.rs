@@ -7,7 +7,7 @@ use std::pin::Pin;
 use axum::extract::Request;
 use axum::response::Response;
 use flowline::Limits;
-pub use flowline_api::access::Scope;
+pub use flowline_api::access::TokenScope;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::App;
@@ -19,10 +19,10 @@ pub type Handled = Pin<Box<dyn Future<Output = Response> + Send>>;
 #[derive(Debug)]
 pub struct Route {
     pub verb: Verb,
-    pub effect: Effect,
+    pub effect: RouteEffect,
     /// As axum and OpenAPI write it: `/v1/runs/{run}`.
     pub path: &'static str,
-    pub access: Access,
+    pub access: RouteAccess,
     /// A short imperative sentence.
     pub summary: &'static str,
     /// What it does beyond the summary; empty where that says all.
@@ -46,32 +46,47 @@ pub(crate) use handler;
 /// A route takes nothing and says no more about itself unless it's told to.
 impl Route {
     /// Reads, and answers quickly or streams.
-    pub const fn get(path: &'static str, access: Access, summary: &'static str, handler: Handling) -> Route {
-        Route::new(Verb::Get, Effect::Reads, path, access, summary, handler)
+    pub const fn get(
+        path: &'static str,
+        access: RouteAccess,
+        summary: &'static str,
+        handler: Handling,
+    ) -> Route {
+        Route::new(Verb::Get, RouteEffect::Reads, path, access, summary, handler)
     }
 
-    pub const fn post(path: &'static str, access: Access, summary: &'static str, handler: Handling) -> Route {
-        Route::new(Verb::Post, Effect::Writes, path, access, summary, handler)
+    pub const fn post(
+        path: &'static str,
+        access: RouteAccess,
+        summary: &'static str,
+        handler: Handling,
+    ) -> Route {
+        Route::new(Verb::Post, RouteEffect::Writes, path, access, summary, handler)
     }
 
-    pub const fn put(path: &'static str, access: Access, summary: &'static str, handler: Handling) -> Route {
-        Route::new(Verb::Put, Effect::Writes, path, access, summary, handler)
+    pub const fn put(
+        path: &'static str,
+        access: RouteAccess,
+        summary: &'static str,
+        handler: Handling,
+    ) -> Route {
+        Route::new(Verb::Put, RouteEffect::Writes, path, access, summary, handler)
     }
 
     pub const fn delete(
         path: &'static str,
-        access: Access,
+        access: RouteAccess,
         summary: &'static str,
         handler: Handling,
     ) -> Route {
-        Route::new(Verb::Delete, Effect::Writes, path, access, summary, handler)
+        Route::new(Verb::Delete, RouteEffect::Writes, path, access, summary, handler)
     }
 
     const fn new(
         verb: Verb,
-        effect: Effect,
+        effect: RouteEffect,
         path: &'static str,
-        access: Access,
+        access: RouteAccess,
         summary: &'static str,
         handler: Handling,
     ) -> Route {
@@ -121,7 +136,7 @@ impl Verb {
 
 /// What a route does, which says which threads serve it ([`super::threads`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
+pub enum RouteEffect {
     /// Short reads of the store, and streams.
     Reads,
     /// Everything else, long computations too.
@@ -129,28 +144,28 @@ pub enum Effect {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum RouteAccess {
     /// Anybody who reaches the port.
     Open,
     /// A token with this scope, where tokens are asked for.
-    Needs(Scope),
+    Needs(TokenScope),
     /// A token with one of these scopes.
-    Either(Scope, Scope),
+    Either(TokenScope, TokenScope),
 }
 
-impl Access {
-    pub const READ: Access = Access::Needs(Scope::Read);
-    pub const START: Access = Access::Needs(Scope::Start);
-    pub const OPERATE: Access = Access::Needs(Scope::Operate);
-    pub const WORK: Access = Access::Needs(Scope::Work);
-    pub const ADMIN: Access = Access::Needs(Scope::Admin);
+impl RouteAccess {
+    pub const READ: RouteAccess = RouteAccess::Needs(TokenScope::Read);
+    pub const START: RouteAccess = RouteAccess::Needs(TokenScope::Start);
+    pub const OPERATE: RouteAccess = RouteAccess::Needs(TokenScope::Operate);
+    pub const WORK: RouteAccess = RouteAccess::Needs(TokenScope::Work);
+    pub const ADMIN: RouteAccess = RouteAccess::Needs(TokenScope::Admin);
 
     /// The scopes of which a token needs one; none where the route is open.
-    pub fn scopes(self) -> Vec<Scope> {
+    pub fn scopes(self) -> Vec<TokenScope> {
         match self {
-            Access::Open => Vec::new(),
-            Access::Needs(scope) => vec![scope],
-            Access::Either(one, other) => vec![one, other],
+            RouteAccess::Open => Vec::new(),
+            RouteAccess::Needs(scope) => vec![scope],
+            RouteAccess::Either(one, other) => vec![one, other],
         }
     }
 }
@@ -159,21 +174,21 @@ impl Access {
 #[derive(Debug)]
 pub struct Query {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: QueryKind,
     pub about: &'static str,
 }
 
 impl Query {
     /// What every list takes to give its next page.
-    pub const CURSOR: Query = Query::new("cursor", Kind::Text, "`next` of the previous page.");
+    pub const CURSOR: Query = Query::new("cursor", QueryKind::Text, "`next` of the previous page.");
 
-    pub const fn new(name: &'static str, kind: Kind, about: &'static str) -> Query {
+    pub const fn new(name: &'static str, kind: QueryKind, about: &'static str) -> Query {
         Query { name, kind, about }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum QueryKind {
     Text,
     /// A whole number from the first to the second.
     Number(u64, u64),

@@ -21,9 +21,9 @@ use flowline_api::state::RunValues;
 
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Handling, Kind, Query, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{Answer, Body, BodyLimit, Handling, Query, QueryKind, Route, RouteAccess, handler};
 use super::runs::{LIMIT, WAIT, key_header};
 use crate::view::{read_run, totals};
 
@@ -32,7 +32,7 @@ const APPLIED: &[Answer] =
 
 /// A route that carries an input into a run.
 const fn act(path: &'static str, summary: &'static str, handler: Handling) -> Route {
-    Route::post(path, Access::OPERATE, summary, handler).answers(APPLIED).problems(&[
+    Route::post(path, RouteAccess::OPERATE, summary, handler).answers(APPLIED).problems(&[
         &codes::NO_SUCH_RUN,
         &codes::RUN_ENDED,
         &codes::REFUSED,
@@ -40,22 +40,22 @@ const fn act(path: &'static str, summary: &'static str, handler: Handling) -> Ro
 }
 
 const fn look(path: &'static str, summary: &'static str, handler: Handling) -> Route {
-    Route::get(path, Access::READ, summary, handler).problems(&[&codes::NO_SUCH_RUN])
+    Route::get(path, RouteAccess::READ, summary, handler).problems(&[&codes::NO_SUCH_RUN])
 }
 
 pub const ROUTES: &[Route] = &[
     look("/v1/runs/{run}", "Show a run", handler!(show))
         .answers(&[Answer::json::<RunView>(200, "The run with its steps and jobs."), UNCHANGED]),
-    Route::delete("/v1/runs/{run}", Access::OPERATE, "Delete a run", handler!(delete))
+    Route::delete("/v1/runs/{run}", RouteAccess::OPERATE, "Delete a run", handler!(delete))
         .about("Also deletes its events, state and receipts, even if retention would keep them, and frees its idempotency key. Only a run that has ended can be deleted.")
         .answers(&[Answer::empty(204, "Deleted.")])
         .problems(&[&codes::NO_SUCH_RUN, &codes::RUN_NOT_ENDED]),
     look("/v1/runs/{run}/events", "Read the log of a run", handler!(events))
         .query(&[
-            Query::new("after", Kind::Number(0, u64::MAX), "Only events with a higher `seq`."),
-            Query::new("type", Kind::SomeOf(EVENT_TYPES), "Only these types."),
-            Query::new("step", Kind::Text, "Only events of this step."),
-            Query::new("attempt", Kind::Number(0, u32::MAX as u64), "Only events of this attempt."),
+            Query::new("after", QueryKind::Number(0, u64::MAX), "Only events with a higher `seq`."),
+            Query::new("type", QueryKind::SomeOf(EVENT_TYPES), "Only these types."),
+            Query::new("step", QueryKind::Text, "Only events of this step."),
+            Query::new("attempt", QueryKind::Number(0, u32::MAX as u64), "Only events of this attempt."),
             LIMIT,
         ])
         .answers(&[Answer::json::<EventList>(200, "Events in order; empty if retention has removed the log.")]),
@@ -66,7 +66,7 @@ pub const ROUTES: &[Route] = &[
             Answer::json::<RunResult>(202, "The run hasn't ended yet."),
         ]),
     look("/v1/runs/{run}/state", "Read the key-value state of a run", handler!(state))
-        .query(&[Query::new("scope", Kind::Text, "`run`, `flow`, `tenant` or any other name; `run` by default.")])
+        .query(&[Query::new("scope", QueryKind::Text, "`run`, `flow`, `tenant` or any other name; `run` by default.")])
         .answers(&[Answer::json::<RunValues>(
             200,
             "The first 1,000 keys with their values; GET /v1/state/{scope} lists all, page by page.",
@@ -85,7 +85,7 @@ pub const ROUTES: &[Route] = &[
         .body(Body::of::<CompleteRun>(BodyLimit::Payloads(2)).optional()),
     act("/v1/runs/{run}/fail", "End a run as failed", handler!(fail))
         .body(Body::small::<FailRun>()),
-    Route::post("/v1/runs/{run}/retry", Access::OPERATE, "Retry an ended run as a new run", handler!(retry))
+    Route::post("/v1/runs/{run}/retry", RouteAccess::OPERATE, "Retry an ended run as a new run", handler!(retry))
         .about("The new run of a flow keeps the completed steps and runs the rest; with `from`, it also repeats that step and every step after it. The new run of a machine starts where the old one was before the event that failed, with its context, receipts and timers, and handles that event again. With `fromStart`, either starts over with the same input. With an `Idempotency-Key`, repeating the request returns the same new run.")
         .body(Body::small::<RetryRun>().optional())
         .answers(&[
@@ -118,19 +118,19 @@ pub const EVENT_TYPES: &[&str] = &[
     "timer.cancelled",
 ];
 
-async fn show(caller: Caller, params: Params, headers: HeaderMap) -> Result<Response, Problem> {
+async fn show(caller: ApiCaller, params: Params, headers: HeaderMap) -> Result<Response, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let view = read_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
     tagged(&headers, &view)
 }
 
-async fn delete(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
+async fn delete(caller: ApiCaller, params: Params) -> Result<StatusCode, ApiError> {
     let row = caller.row(params.path("run")).await?;
     caller.engine.delete(&row.key()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn events(caller: Caller, params: Params) -> Result<Json<EventList>, Problem> {
+async fn events(caller: ApiCaller, params: Params) -> Result<Json<EventList>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let query = EventQuery {
         after: params.number("after").unwrap_or(0),
@@ -157,7 +157,7 @@ async fn events(caller: Caller, params: Params) -> Result<Json<EventList>, Probl
     }))
 }
 
-async fn result(caller: Caller, params: Params) -> Result<Response, Problem> {
+async fn result(caller: ApiCaller, params: Params) -> Result<Response, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let wait = params.duration("wait").unwrap_or(Duration::ZERO);
     let ended = match row.status.is_terminal() {
@@ -178,10 +178,10 @@ async fn result(caller: Caller, params: Params) -> Result<Response, Problem> {
     })
 }
 
-async fn state(caller: Caller, params: Params) -> Result<Json<RunValues>, Problem> {
+async fn state(caller: ApiCaller, params: Params) -> Result<Json<RunValues>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let scope = StateScope::from(params.text("scope").unwrap_or("run"));
-    scope.check().map_err(|error| Problem::parameter("scope", error.to_string()))?;
+    scope.check().map_err(|error| ApiError::parameter("scope", error.to_string()))?;
     let owner = scope.of(&row.run_id, &row.flow_name);
     if matches!(owner, StateOwner::Tenant | StateOwner::Named(_)) {
         caller.check_shared_state()?;
@@ -192,62 +192,62 @@ async fn state(caller: Caller, params: Params) -> Result<Json<RunValues>, Proble
     Ok(Json(RunValues { scope: scope.as_str().to_owned(), values, has_more: page.more }))
 }
 
-async fn explanation(caller: Caller, params: Params) -> Result<Json<Explanation>, Problem> {
+async fn explanation(caller: ApiCaller, params: Params) -> Result<Json<Explanation>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let mut explanation = explain(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
     caller.engine.note_unserved(&mut explanation);
     Ok(Json(explanation))
 }
 
-async fn verify(caller: Caller, params: Params) -> Result<Json<VerifyReport>, Problem> {
+async fn verify(caller: ApiCaller, params: Params) -> Result<Json<VerifyReport>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     Ok(Json(verify_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?))
 }
 
 /// Carries an input into a run that the caller may know of.
-async fn apply(caller: &Caller, params: &Params, input: Input) -> Result<Json<RunChanged>, Problem> {
+async fn apply(caller: &ApiCaller, params: &Params, input: Input) -> Result<Json<RunChanged>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;
     Ok(Json(RunChanged { run_id: row.run_id, changed, status }))
 }
 
 async fn cancel(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(cancel): JsonBody<CancelRun>,
-) -> Result<Json<RunChanged>, Problem> {
+) -> Result<Json<RunChanged>, ApiError> {
     apply(&caller, &params, Input::Cancel { reason: cancel.reason }).await
 }
 
-async fn pause(caller: Caller, params: Params) -> Result<Json<RunChanged>, Problem> {
+async fn pause(caller: ApiCaller, params: Params) -> Result<Json<RunChanged>, ApiError> {
     apply(&caller, &params, Input::Pause).await
 }
 
-async fn resume(caller: Caller, params: Params) -> Result<Json<RunChanged>, Problem> {
+async fn resume(caller: ApiCaller, params: Params) -> Result<Json<RunChanged>, ApiError> {
     apply(&caller, &params, Input::Resume).await
 }
 
 async fn complete(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(given): JsonBody<CompleteRun>,
-) -> Result<Json<RunChanged>, Problem> {
+) -> Result<Json<RunChanged>, ApiError> {
     let result = given.result.unwrap_or_else(Raw::null);
     apply(&caller, &params, Input::Finish(Finish::Completed { result })).await
 }
 
 async fn fail(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(given): JsonBody<FailRun>,
-) -> Result<Json<RunChanged>, Problem> {
+) -> Result<Json<RunChanged>, ApiError> {
     apply(&caller, &params, Input::Finish(Finish::Failed { error: given.error })).await
 }
 
-fn place(retry: &RetryRun) -> Result<RetryFrom<'_>, Problem> {
+fn place(retry: &RetryRun) -> Result<RetryFrom<'_>, ApiError> {
     match (retry.from.as_deref(), retry.from_start) {
         (Some(_), true) => {
-            Err(Problem::new(&codes::BAD_BODY, "send either `from` or `fromStart`, not both")
+            Err(ApiError::new(&codes::BAD_BODY, "send either `from` or `fromStart`, not both")
                 .at("/fromStart"))
         }
         (from, false) => Ok(from.into()),
@@ -256,11 +256,11 @@ fn place(retry: &RetryRun) -> Result<RetryFrom<'_>, Problem> {
 }
 
 async fn retry(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     headers: HeaderMap,
     JsonBody(given): JsonBody<RetryRun>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let place = place(&given)?;
     check_retry(&caller, &row, given.from.as_deref()).await?;
@@ -275,9 +275,9 @@ async fn retry(
     Ok((status, [("location", location)], Json(Retried::of(&new, &row.run_id))).into_response())
 }
 
-async fn check_retry(caller: &Caller, row: &RunRow, from: Option<&str>) -> Result<(), Problem> {
+async fn check_retry(caller: &ApiCaller, row: &RunRow, from: Option<&str>) -> Result<(), ApiError> {
     if !matches!(row.status, Status::Completed | Status::Failed | Status::Cancelled) {
-        return Err(Problem::new(
+        return Err(ApiError::new(
             &codes::RUN_NOT_ENDED,
             format!(
                 "run {} is {}; only a run that has ended can be retried (cancel it first)",
@@ -290,7 +290,7 @@ async fn check_retry(caller: &Caller, row: &RunRow, from: Option<&str>) -> Resul
     match plan.steps.iter().any(|step| &*step.name == from) {
         true => Ok(()),
         false => {
-            Err(Problem::new(&codes::NO_SUCH_STEP, format!("flow {:?} has no step {from:?}", row.flow_name))
+            Err(ApiError::new(&codes::NO_SUCH_STEP, format!("flow {:?} has no step {from:?}", row.flow_name))
                 .at("/from"))
         }
     }

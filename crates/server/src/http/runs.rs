@@ -13,9 +13,9 @@ use flowline::{StartRequest, trace};
 use flowline_api::runs::{BATCH, BatchOutcome, BatchStart, BatchStarted, RunList, RunStart, Started};
 
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Kind, Query, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{Answer, Body, BodyLimit, Query, QueryKind, Route, RouteAccess, handler};
 use crate::filter::{self, RunFilter};
 use crate::view::{run_list, start_request, started};
 
@@ -24,7 +24,7 @@ const KEY_HEADER: &str = "idempotency-key";
 pub const STATUSES: &[&str] = &["running", "waiting", "paused", "completed", "failed", "cancelled"];
 
 pub const ROUTES: &[Route] = &[
-    Route::post("/v1/flows/{flow}/runs", Access::START, "Start a run", handler!(start))
+    Route::post("/v1/flows/{flow}/runs", RouteAccess::START, "Start a run", handler!(start))
         .about("The run is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`) the request is safe to repeat: the same key and input return the same run. With `wait`, the response comes when the run has ended, or after that time with the run as it is then. A `traceparent` header (W3C Trace Context) makes the run part of that trace.")
         .query(&[WAIT])
         .body(Body::of::<RunStart>(BodyLimit::Payloads(2)).optional())
@@ -36,16 +36,16 @@ pub const ROUTES: &[Route] = &[
             Answer::json::<Started>(201, "Started."),
         ])
         .problems(&[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE]),
-    Route::post("/v1/runs/batch", Access::START, "Start many runs", handler!(batch))
+    Route::post("/v1/runs/batch", RouteAccess::START, "Start many runs", handler!(batch))
         .about("Each run is independent: if one is refused, the others still start. Results are in the order of the request.")
         .body(Body::of::<BatchStart>(BodyLimit::Batch))
         .answers(&[Answer::json::<BatchStarted>(200, "The outcome for each run.")])
         .problems(&[&codes::INVALID]),
-    Route::get("/v1/runs", Access::READ, "List runs, newest first", handler!(list))
+    Route::get("/v1/runs", RouteAccess::READ, "List runs, newest first", handler!(list))
         .about("Lists the runs that match all filters. `total` is exact if you filter only by `flow`, `status` and `state`; otherwise it's exact up to 10,000, and above that you get `totalAtLeast` instead.")
         .query(FILTERS)
         .answers(&[Answer::json::<RunList>(200, "A page of runs.")]),
-    Route::get("/v1/flows/{flow}/runs", Access::READ, "List runs of a flow, newest first", handler!(list_flow))
+    Route::get("/v1/flows/{flow}/runs", RouteAccess::READ, "List runs of a flow, newest first", handler!(list_flow))
         .about("Like `GET /v1/runs?flow=…`, with the same filters, but returns 404 for a flow that was never registered.")
         .query(FILTERS.split_at(1).1)
         .answers(&[Answer::json::<RunList>(200, "A page of runs.")])
@@ -54,20 +54,21 @@ pub const ROUTES: &[Route] = &[
 
 /// What a list can be narrowed by; the flow comes first.
 const FILTERS: &[Query] = &[
-    Query::new("flow", Kind::Text, "Only runs of this flow."),
-    Query::new("status", Kind::OneOf(STATUSES), "Only runs with this status."),
-    Query::new("state", Kind::Text, "Only runs of a machine in this state; requires `flow`."),
-    Query::new("label", Kind::Label, "Only runs with this label: NAME=VALUE."),
-    Query::new("since", Kind::Moment, "Only runs created at or after this: a timestamp or an age."),
-    Query::new("until", Kind::Moment, "Only runs created before this: a timestamp or an age."),
+    Query::new("flow", QueryKind::Text, "Only runs of this flow."),
+    Query::new("status", QueryKind::OneOf(STATUSES), "Only runs with this status."),
+    Query::new("state", QueryKind::Text, "Only runs of a machine in this state; requires `flow`."),
+    Query::new("label", QueryKind::Label, "Only runs with this label: NAME=VALUE."),
+    Query::new("since", QueryKind::Moment, "Only runs created at or after this: a timestamp or an age."),
+    Query::new("until", QueryKind::Moment, "Only runs created before this: a timestamp or an age."),
     Query::CURSOR,
     LIMIT,
-    Query::new("total", Kind::Flag, "`false` leaves out the total, which some filters make expensive."),
+    Query::new("total", QueryKind::Flag, "`false` leaves out the total, which some filters make expensive."),
 ];
 
-pub const WAIT: Query = Query::new("wait", Kind::Duration, "How long to wait for the run to end, up to 60s.");
+pub const WAIT: Query =
+    Query::new("wait", QueryKind::Duration, "How long to wait for the run to end, up to 60s.");
 pub const LIMIT: Query =
-    Query::new("limit", Kind::Number(1, MAX_PAGE as u64), "Items per page; 50 by default.");
+    Query::new("limit", QueryKind::Number(1, MAX_PAGE as u64), "Items per page; 50 by default.");
 
 /// Makes the run part of the trace that the request belongs to, unless its labels name another. A header that is none is
 /// passed over, as its standard asks.
@@ -80,7 +81,7 @@ fn join_trace(start: &mut RunStart, headers: &HeaderMap) {
     }
 }
 
-async fn request(start: RunStart, caller: &Caller, flow: &str) -> Result<StartRequest, Problem> {
+async fn request(start: RunStart, caller: &ApiCaller, flow: &str) -> Result<StartRequest, ApiError> {
     caller.check_flow(flow)?;
     let input = start.input.clone().unwrap_or_else(Raw::null);
     let request = match &start.version {
@@ -89,7 +90,7 @@ async fn request(start: RunStart, caller: &Caller, flow: &str) -> Result<StartRe
             let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
             let found = store.definition(tenant, hash).await?.filter(|found| &*found.flow == flow);
             let missing =
-                || Problem::new(&codes::NO_SUCH_FLOW, format!("flow {flow:?} has no version {hash}"));
+                || ApiError::new(&codes::NO_SUCH_FLOW, format!("flow {flow:?} has no version {hash}"));
             let found = found.ok_or_else(missing)?;
             caller.engine.run_plan(caller.engine.plans().get(store, tenant, &found.hash).await?, input)
         }
@@ -98,20 +99,20 @@ async fn request(start: RunStart, caller: &Caller, flow: &str) -> Result<StartRe
 }
 
 async fn start(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     headers: HeaderMap,
     JsonBody(mut start): JsonBody<RunStart>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     if let Some(key) = key_header(&headers)? {
         if start.idempotency_key.as_deref().is_some_and(|other| other != key) {
-            return Err(Problem::new(&codes::BAD_BODY, "the Idempotency-Key header has another key")
+            return Err(ApiError::new(&codes::BAD_BODY, "the Idempotency-Key header has another key")
                 .at("/idempotencyKey"));
         }
         start.idempotency_key = Some(key.to_owned());
     }
     if start.flow.as_deref().is_some_and(|flow| flow != params.path("flow")) {
-        return Err(Problem::new(&codes::BAD_BODY, "the path names another flow").at("/flow"));
+        return Err(ApiError::new(&codes::BAD_BODY, "the path names another flow").at("/flow"));
     }
     check_key(start.idempotency_key.as_deref()).map_err(|problem| problem.at("/idempotencyKey"))?;
     join_trace(&mut start, &headers);
@@ -131,33 +132,33 @@ async fn start(
 }
 
 /// The idempotency key that a request names in its headers.
-pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
+pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let key = headers.get(KEY_HEADER).map(|key| key.to_str());
-    key.transpose().map_err(|_| Problem::parameter(KEY_HEADER, "an idempotency key must be plain text"))
+    key.transpose().map_err(|_| ApiError::parameter(KEY_HEADER, "an idempotency key must be plain text"))
 }
 
 /// What no flow could take is refused before the flow is looked for.
-fn check_key(key: Option<&str>) -> Result<(), Problem> {
+fn check_key(key: Option<&str>) -> Result<(), ApiError> {
     let checked = check_start(key, &BTreeMap::new());
-    checked.map_err(|error| Problem::new(&codes::INVALID, error.to_string()))
+    checked.map_err(|error| ApiError::new(&codes::INVALID, error.to_string()))
 }
 
 async fn batch(
-    caller: Caller,
+    caller: ApiCaller,
     _: Params,
     headers: HeaderMap,
     JsonBody(mut batch): JsonBody<BatchStart>,
-) -> Result<Json<BatchStarted>, Problem> {
+) -> Result<Json<BatchStarted>, ApiError> {
     if key_header(&headers)?.is_some() {
         let detail = "each run of a batch has its own key: set `idempotencyKey` in `runs`";
-        return Err(Problem::parameter(KEY_HEADER, detail));
+        return Err(ApiError::parameter(KEY_HEADER, detail));
     }
     if batch.runs.len() > BATCH {
         let detail = format!("a batch can start up to {BATCH} runs; this one has {}", batch.runs.len());
-        return Err(Problem::new(&codes::BAD_BODY, detail).at("/runs"));
+        return Err(ApiError::new(&codes::BAD_BODY, detail).at("/runs"));
     }
     if let Some(at) = batch.runs.iter().position(|start| start.flow.is_none()) {
-        return Err(Problem::new(&codes::BAD_BODY, "missing field `flow`").at(&format!("/runs/{at}/flow")));
+        return Err(ApiError::new(&codes::BAD_BODY, "missing field `flow`").at(&format!("/runs/{at}/flow")));
     }
     for (at, start) in batch.runs.iter().enumerate() {
         check_key(start.idempotency_key.as_deref())
@@ -167,21 +168,21 @@ async fn batch(
     // All are on their way together, so that they share commits.
     let starts = batch.runs.into_iter().map(|item| start_one(&caller, item));
     let answers = futures_util::future::join_all(starts).await;
-    let became = |answer: Result<Started, Problem>| match answer {
+    let became = |answer: Result<Started, ApiError>| match answer {
         Ok(started) => BatchOutcome::Started(started),
         Err(problem) => BatchOutcome::Refused { error: problem.into_details() },
     };
     Ok(Json(BatchStarted { items: answers.into_iter().map(became).collect() }))
 }
 
-async fn start_one(caller: &Caller, mut start: RunStart) -> Result<Started, Problem> {
+async fn start_one(caller: &ApiCaller, mut start: RunStart) -> Result<Started, ApiError> {
     let flow = start.flow.take().unwrap_or_default();
     let handle = request(start, caller, &flow).await?.await?;
     Ok(started(&caller.engine, &handle).await?)
 }
 
 /// Reads the filters of a list.
-fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> Result<RunQuery, Problem> {
+fn query(caller: &ApiCaller, params: &Params, now: flowline::core::Time) -> Result<RunQuery, ApiError> {
     let text = |name| params.text(name).map(str::to_owned);
     let filter = RunFilter {
         flow: text("flow"),
@@ -196,23 +197,23 @@ fn query(caller: &Caller, params: &Params, now: flowline::core::Time) -> Result<
         cursor: text("cursor"),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
         total: if params.text("total") == Some("false") { WantTotal::No } else { WantTotal::Yes },
-        ..query.map_err(|error| Problem::parameter(error.name, error.problem))?
+        ..query.map_err(|error| ApiError::parameter(error.name, error.problem))?
     })
 }
 
-async fn list_flow(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
+async fn list_flow(caller: ApiCaller, params: Params) -> Result<Json<RunList>, ApiError> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
     let query = RunQuery { flow: Some(flow.to_owned()), ..query(&caller, &params, store.now().await?)? };
     let page = store.runs(query).await?;
     if page.items.is_empty() && !store.definitions(tenant).await?.iter().any(|known| &*known.flow == flow) {
-        return Err(Problem::no_such_flow(flow));
+        return Err(ApiError::no_such_flow(flow));
     }
     Ok(Json(run_list(page)))
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> {
+async fn list(caller: ApiCaller, params: Params) -> Result<Json<RunList>, ApiError> {
     let now = caller.engine.store().now().await?;
     let query = query(&caller, &params, now)?;
     let page = match &caller.principal.flows {
@@ -220,7 +221,7 @@ async fn list(caller: Caller, params: Params) -> Result<Json<RunList>, Problem> 
         Some(flows) if query.flow.is_none() => match &flows[..] {
             [flow] => caller.engine.store().runs(RunQuery { flow: Some(flow.clone()), ..query }).await?,
             _ => {
-                return Err(Problem::parameter(
+                return Err(ApiError::parameter(
                     "flow",
                     format!("this token is bound to flows, so name one of {}", flows.join(", ")),
                 ));

@@ -13,9 +13,9 @@ use flowline::core::Json;
 use flowline::store::{NewDocument, Store};
 use flowline_api::access::NewSession;
 
-use super::problem::Problem;
+use super::problem::ApiError;
 use super::request::{JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Route, handler};
+use super::route::{Answer, Body, BodyLimit, Route, RouteAccess, handler};
 use super::{App, access, codes};
 use crate::token;
 
@@ -25,12 +25,12 @@ const COOKIE: &str = "flowline_session";
 const LASTS: Duration = Duration::from_secs(12 * 60 * 60);
 
 pub const ROUTES: &[Route] = &[
-    Route::post("/v1/session", Access::Open, "Sign in to the console", handler!(sign_in))
+    Route::post("/v1/session", RouteAccess::Open, "Sign in to the console", handler!(sign_in))
         .about("Exchanges a token for a session cookie that lasts 12 hours, or until the token is revoked. For browsers; other clients send the token itself.")
         .body(Body::of::<NewSession>(BodyLimit::Bytes(4 << 10)))
         .answers(&[Answer::empty(204, "Signed in; the response sets the cookie.")])
         .problems(&[&codes::UNAUTHORIZED, &codes::FORBIDDEN]),
-    Route::delete("/v1/session", Access::Open, "Sign out of the console", handler!(sign_out))
+    Route::delete("/v1/session", RouteAccess::Open, "Sign out of the console", handler!(sign_out))
         .about("Ends the session of the cookie, if there is one.")
         .answers(&[Answer::empty(204, "Signed out; the response removes the cookie.")])
         .problems(&[&codes::FORBIDDEN]),
@@ -41,20 +41,20 @@ async fn sign_in(
     _: Params,
     headers: HeaderMap,
     JsonBody(new): JsonBody<NewSession>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     from_own_page(&headers)?;
     let hash = token::hash(new.token.trim());
     if !access::is_good(&app, &hash).await? {
-        return Err(Problem::new(&codes::UNAUTHORIZED, access::UNKNOWN));
+        return Err(ApiError::new(&codes::UNAUTHORIZED, access::UNKNOWN));
     }
     let secret = token::random()?;
-    let body = Json::of(&hash).map_err(|error| Problem::new(&codes::INTERNAL, error.to_string()))?;
+    let body = Json::of(&hash).map_err(|error| ApiError::new(&codes::INTERNAL, error.to_string()))?;
     let session = NewDocument::new(COLLECTION, &token::hash(&secret), body, Some(LASTS));
     app.engine.store().put_document(session).await?;
     Ok(set_cookie(&headers, &secret, LASTS))
 }
 
-async fn sign_out(State(app): State<App>, _: Params, headers: HeaderMap) -> Result<Response, Problem> {
+async fn sign_out(State(app): State<App>, _: Params, headers: HeaderMap) -> Result<Response, ApiError> {
     from_own_page(&headers)?;
     if let Some(secret) = cookie(&headers) {
         app.engine.store().delete_document(COLLECTION, &token::hash(secret)).await?;
@@ -68,7 +68,7 @@ pub async fn token_of(
     store: &dyn Store,
     method: &Method,
     headers: &HeaderMap,
-) -> Result<Option<String>, Problem> {
+) -> Result<Option<String>, ApiError> {
     let Some(secret) = cookie(headers) else { return Ok(None) };
     if ![Method::GET, Method::HEAD].contains(method) {
         from_own_page(headers)?;
@@ -84,7 +84,7 @@ fn cookie(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Browsers say where a request comes from, and no page can make them say otherwise.
-fn from_own_page(headers: &HeaderMap) -> Result<(), Problem> {
+fn from_own_page(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let authority =
         text("origin").and_then(|origin| origin.split_once("://")).map(|(_, authority)| authority);
@@ -94,7 +94,7 @@ fn from_own_page(headers: &HeaderMap) -> Result<(), Problem> {
     };
     let refused =
         "a session works only from the console of this server; elsewhere, send `Authorization: Bearer TOKEN`";
-    if own { Ok(()) } else { Err(Problem::new(&codes::FORBIDDEN, refused)) }
+    if own { Ok(()) } else { Err(ApiError::new(&codes::FORBIDDEN, refused)) }
 }
 
 fn set_cookie(headers: &HeaderMap, secret: &str, lasts: Duration) -> Response {

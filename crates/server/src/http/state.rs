@@ -11,31 +11,31 @@ use flowline::{StateHandle, StateOwner, StatePage, StateQuery, StateValue};
 use flowline_api::state::{StateChanged, StateEntry, StateList, StateScopeView, StateScopes, StateWrite};
 
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Query, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{Answer, Body, BodyLimit, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
 
 const CHANGED: &[Answer] = &[Answer::json::<StateChanged>(200, "`changed` is false if the key wasn't set.")];
 
 pub const ROUTES: &[Route] = &[
-    Route::get("/v1/state", Access::READ, "List scopes of key-value state", handler!(scopes))
+    Route::get("/v1/state", RouteAccess::READ, "List scopes of key-value state", handler!(scopes))
         .about("Scopes that have values: `tenant`, and scopes with a name of your own. Scopes of flows and runs aren't listed; use their flow or run.")
         .answers(&[Answer::json::<StateScopes>(200, "")]),
-    Route::get("/v1/state/{scope}", Access::READ, "List keys and values of a scope", handler!(list))
+    Route::get("/v1/state/{scope}", RouteAccess::READ, "List keys and values of a scope", handler!(list))
         .about("Sorted by key. A scope is `tenant`, `flow:FLOW`, `run:RUN`, or any name of your own, such as `orders`, which all flows of the tenant share. A token that's bound to flows can only read the state of those flows and their runs.")
         .query(&[LIMIT, Query::CURSOR])
         .answers(&[Answer::json::<StateList>(200, "A page of values.")])
         .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW]),
-    Route::get("/v1/state/{scope}/{key}", Access::READ, "Get a value", handler!(get))
+    Route::get("/v1/state/{scope}/{key}", RouteAccess::READ, "Get a value", handler!(get))
         .answers(&[Answer::json::<StateEntry>(200, "")])
         .problems(&[&codes::NO_SUCH_KEY, &codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID]),
-    Route::put("/v1/state/{scope}/{key}", Access::OPERATE, "Set a value", handler!(set))
+    Route::put("/v1/state/{scope}/{key}", RouteAccess::OPERATE, "Set a value", handler!(set))
         .about("Replaces the current value. With `ttl`, the value is deleted after that time. Only a run's steps can write its state.")
         .body(Body::of::<StateWrite>(BodyLimit::Payloads(2)))
         .answers(CHANGED)
         .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID, &codes::TOO_LARGE]),
-    Route::delete("/v1/state/{scope}/{key}", Access::OPERATE, "Delete a value", handler!(delete))
+    Route::delete("/v1/state/{scope}/{key}", RouteAccess::OPERATE, "Delete a value", handler!(delete))
         .answers(CHANGED)
         .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_FLOW, &codes::INVALID]),
 ];
@@ -58,12 +58,12 @@ pub async fn read_scopes(store: &dyn Store, tenant: &Tenant) -> Result<StateScop
     Ok(StateScopes { items: all.map(|scope| StateScopeView { scope }).collect() })
 }
 
-impl Caller {
+impl ApiCaller {
     /// What is shared by all flows of a tenant is not for those who are bound to some.
-    pub fn check_shared_state(&self) -> Result<(), Problem> {
+    pub fn check_shared_state(&self) -> Result<(), ApiError> {
         match (&self.principal.flows, &self.principal.queues) {
             (None, None) => Ok(()),
-            _ => Err(Problem::new(
+            _ => Err(ApiError::new(
                 &codes::FORBIDDEN,
                 "all flows share this state, so it needs a token that isn't bound to flows or queues",
             )),
@@ -72,28 +72,28 @@ impl Caller {
 }
 
 /// The state that the path names, where the caller may know of it.
-async fn state_of(caller: &Caller, params: &Params) -> Result<StateHandle, Problem> {
+async fn state_of(caller: &ApiCaller, params: &Params) -> Result<StateHandle, ApiError> {
     let text = params.path("scope");
-    let state = caller.engine.state(text).map_err(|error| Problem::parameter("scope", error.to_string()))?;
+    let state = caller.engine.state(text).map_err(|error| ApiError::parameter("scope", error.to_string()))?;
     match state.owner() {
         StateOwner::Tenant | StateOwner::Named(_) => caller.check_shared_state()?,
         StateOwner::Run(run) => drop(caller.row(run.as_str()).await?),
         StateOwner::Flow(flow) => {
             caller.check_flow(flow)?;
             if caller.engine.store().latest(caller.engine.tenant(), flow).await?.is_none() {
-                return Err(Problem::no_such_flow(flow));
+                return Err(ApiError::no_such_flow(flow));
             }
         }
     }
     Ok(state)
 }
 
-async fn scopes(caller: Caller, _: Params) -> Result<Json<StateScopes>, Problem> {
+async fn scopes(caller: ApiCaller, _: Params) -> Result<Json<StateScopes>, ApiError> {
     caller.check_shared_state()?;
     Ok(Json(read_scopes(caller.engine.store(), caller.engine.tenant()).await?))
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<StateList>, Problem> {
+async fn list(caller: ApiCaller, params: Params) -> Result<Json<StateList>, ApiError> {
     let state = state_of(&caller, &params).await?;
     let limit = params.number("limit").map_or(PAGE, |limit| limit as usize);
     let page = state
@@ -102,26 +102,28 @@ async fn list(caller: Caller, params: Params) -> Result<Json<StateList>, Problem
     Ok(Json(state_list(state.owner(), page)))
 }
 
-async fn get(caller: Caller, params: Params) -> Result<Json<StateEntry>, Problem> {
+async fn get(caller: ApiCaller, params: Params) -> Result<Json<StateEntry>, ApiError> {
     let state = state_of(&caller, &params).await?;
     let key = params.path("key");
     match state.find(key).await? {
         Some(found) => Ok(Json(state_entry(state.owner(), found))),
-        None => Err(Problem::new(&codes::NO_SUCH_KEY, format!("scope {} has no key {key:?}", state.owner()))),
+        None => {
+            Err(ApiError::new(&codes::NO_SUCH_KEY, format!("scope {} has no key {key:?}", state.owner())))
+        }
     }
 }
 
 async fn set(
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     JsonBody(write): JsonBody<StateWrite>,
-) -> Result<Json<StateChanged>, Problem> {
+) -> Result<Json<StateChanged>, ApiError> {
     let ttl = match write.ttl.as_deref().map(|text| (text, parse_duration(text))) {
         None => None,
         Some((_, Some(ttl))) if ttl >= Duration::from_millis(1) => Some(ttl),
         Some((text, _)) => {
             let detail = format!("{text:?} isn't a valid TTL; write 30s, 5m, 1h or 7d");
-            return Err(Problem::new(&codes::BAD_BODY, detail).at("/ttl"));
+            return Err(ApiError::new(&codes::BAD_BODY, detail).at("/ttl"));
         }
     };
     let state = state_of(&caller, &params).await?;
@@ -133,7 +135,7 @@ async fn set(
     Ok(Json(StateChanged { scope: state.owner().to_string(), key: key.to_owned(), changed: true }))
 }
 
-async fn delete(caller: Caller, params: Params) -> Result<Json<StateChanged>, Problem> {
+async fn delete(caller: ApiCaller, params: Params) -> Result<Json<StateChanged>, ApiError> {
     let state = state_of(&caller, &params).await?;
     let key = params.path("key");
     let changed = state.delete(key).await?;

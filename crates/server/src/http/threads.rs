@@ -1,5 +1,5 @@
 //! Where requests are served: those that read have threads of their own, so that a flood of starts keeps nobody from
-//! seeing it. A route says which it is ([`Effect`]).
+//! seeing it. A route says which it is ([`RouteEffect`]).
 //!
 //! A connection is served where its request belongs, body and all, and stays there until a request belongs elsewhere. So
 //! clients that only read or only write move once at most, and their requests never wait for a thread of the other kind.
@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::route::Effect;
+use super::route::RouteEffect;
 
 /// More than a store lets block on its reads, so that some are left for what is quick.
 const READERS: usize = 4;
@@ -58,11 +58,11 @@ pub struct Ways {
 
 impl Ways {
     /// Serves a connection, on the threads that its `seat` asks for each time.
-    pub fn serve(self, mut connection: Pin<Box<dyn Future<Output = ()> + Send>>, seat: Arc<Seat>) {
+    pub fn serve(self, mut connection: Pin<Box<dyn Future<Output = ()> + Send>>, seat: Arc<Whereabouts>) {
         let wanted = seat.wanted();
-        let threads = if wanted == Effect::Reads { &self.reads } else { &self.writes };
+        let threads = if wanted == RouteEffect::Reads { &self.reads } else { &self.writes };
         threads.clone().spawn(async move {
-            seat.reads_here.store(wanted == Effect::Reads, Ordering::Relaxed);
+            seat.reads_here.store(wanted == RouteEffect::Reads, Ordering::Relaxed);
             let moves = poll_fn(|context| match connection.as_mut().poll(context) {
                 Poll::Ready(()) => Poll::Ready(false),
                 Poll::Pending if seat.wanted() != wanted => Poll::Ready(true),
@@ -77,28 +77,28 @@ impl Ways {
 
 /// Where a connection is, and where its request wants it to be. A new one is with those that write.
 #[derive(Debug, Default)]
-pub struct Seat {
+pub struct Whereabouts {
     reads_here: AtomicBool,
     wants_to_read: AtomicBool,
 }
 
-impl Seat {
-    pub fn here(&self) -> Effect {
+impl Whereabouts {
+    pub fn here(&self) -> RouteEffect {
         effect(&self.reads_here)
     }
 
-    fn wanted(&self) -> Effect {
+    fn wanted(&self) -> RouteEffect {
         effect(&self.wants_to_read)
     }
 
     /// Waits until the connection has moved to where this is served.
-    pub async fn take(&self, wanted: Effect) {
-        self.wants_to_read.store(wanted == Effect::Reads, Ordering::Relaxed);
+    pub async fn take(&self, wanted: RouteEffect) {
+        self.wants_to_read.store(wanted == RouteEffect::Reads, Ordering::Relaxed);
         // Nobody has to be woken: whoever moves a connection polls it.
         poll_fn(|_| if self.here() == wanted { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 }
 
-fn effect(reads: &AtomicBool) -> Effect {
-    if reads.load(Ordering::Relaxed) { Effect::Reads } else { Effect::Writes }
+fn effect(reads: &AtomicBool) -> RouteEffect {
+    if reads.load(Ordering::Relaxed) { RouteEffect::Reads } else { RouteEffect::Writes }
 }

@@ -9,55 +9,60 @@ use flowline_api::access::{AuditList, MadeToken, NewToken, TokenList, Whoami};
 
 use super::audit::collection;
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, Query, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{Answer, Body, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
 use crate::token;
 use crate::view::read_documents;
 
 pub const ROUTES: &[Route] = &[
-    Route::post("/v1/tokens", Access::ADMIN, "Create a token", handler!(make))
+    Route::post("/v1/tokens", RouteAccess::ADMIN, "Create a token", handler!(make))
         .about("The response is the only place that shows the secret; the store keeps only a hash.")
         .body(Body::small::<NewToken>())
         .answers(&[Answer::json::<MadeToken>(201, "")]),
-    Route::get("/v1/tokens", Access::ADMIN, "List the tokens of the tenant", handler!(list))
+    Route::get("/v1/tokens", RouteAccess::ADMIN, "List the tokens of the tenant", handler!(list))
         .answers(&[Answer::json::<TokenList>(200, "Tokens without their secrets.")]),
-    Route::delete("/v1/tokens/{id}", Access::ADMIN, "Revoke a token", handler!(revoke))
+    Route::delete("/v1/tokens/{id}", RouteAccess::ADMIN, "Revoke a token", handler!(revoke))
         .about("Every instance refuses it after at most two seconds.")
         .answers(&[Answer::empty(204, "Revoked.")])
         .problems(&[&codes::NO_SUCH_TOKEN]),
-    Route::get("/v1/audit", Access::ADMIN, "Read the audit log", handler!(audit))
+    Route::get("/v1/audit", RouteAccess::ADMIN, "Read the audit log", handler!(audit))
         .about(
             "Who changed runs, queues, definitions and tokens, newest first. Entries are kept for 90 days.",
         )
         .query(&[LIMIT, Query::CURSOR])
         .answers(&[Answer::json::<AuditList>(200, "")]),
-    Route::get("/v1/whoami", Access::READ, "Show the token's subject and what it allows", handler!(whoami))
-        .answers(&[Answer::json::<Whoami>(200, "")]),
+    Route::get(
+        "/v1/whoami",
+        RouteAccess::READ,
+        "Show the token's subject and what it allows",
+        handler!(whoami),
+    )
+    .answers(&[Answer::json::<Whoami>(200, "")]),
 ];
 
-async fn make(caller: Caller, _: Params, JsonBody(new): JsonBody<NewToken>) -> Result<Response, Problem> {
+async fn make(caller: ApiCaller, _: Params, JsonBody(new): JsonBody<NewToken>) -> Result<Response, ApiError> {
     token::check(&new)
-        .map_err(|(field, wrong)| Problem::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
+        .map_err(|(field, wrong)| ApiError::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
     let made = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
     Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(made)).into_response())
 }
 
-async fn list(caller: Caller, _: Params) -> Result<Json<TokenList>, Problem> {
+async fn list(caller: ApiCaller, _: Params) -> Result<Json<TokenList>, ApiError> {
     let rows = token::list(caller.engine.store(), Some(caller.engine.tenant())).await?;
     Ok(Json(TokenList { items: rows }))
 }
 
-async fn revoke(caller: Caller, params: Params) -> Result<StatusCode, Problem> {
+async fn revoke(caller: ApiCaller, params: Params) -> Result<StatusCode, ApiError> {
     let id = params.path("id");
     match token::revoke(caller.engine.store(), caller.engine.tenant(), id).await? {
         true => Ok(StatusCode::NO_CONTENT),
-        false => Err(Problem::new(&codes::NO_SUCH_TOKEN, format!("there is no token {id}"))),
+        false => Err(ApiError::new(&codes::NO_SUCH_TOKEN, format!("there is no token {id}"))),
     }
 }
 
-async fn audit(caller: Caller, params: Params) -> Result<Json<AuditList>, Problem> {
+async fn audit(caller: ApiCaller, params: Params) -> Result<Json<AuditList>, ApiError> {
     let query = DocumentQuery {
         order: Order::Descending,
         after: params.text("cursor").map(str::to_owned),
@@ -69,7 +74,7 @@ async fn audit(caller: Caller, params: Params) -> Result<Json<AuditList>, Proble
     Ok(Json(AuditList { has_more: page.more, next, items: read_documents(page.items)? }))
 }
 
-async fn whoami(caller: Caller, _: Params) -> Json<Whoami> {
+async fn whoami(caller: ApiCaller, _: Params) -> Json<Whoami> {
     let principal = &caller.principal;
     Json(Whoami {
         tenant: principal.tenant.clone(),

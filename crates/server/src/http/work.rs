@@ -14,17 +14,17 @@ use flowline_api::work::{self, GETS, LEASES, LINES, OUTCOMES};
 
 use super::App;
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, JsonBody, Params};
-use super::route::{Access, Answer, Body, BodyLimit, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, JsonBody, Params};
+use super::route::{Answer, Body, BodyLimit, Route, RouteAccess, handler};
 
 pub const ROUTES: &[Route] = &[
-    Route::post("/v1/work/claim", Access::WORK, "Claim jobs", handler!(claim))
+    Route::post("/v1/work/claim", RouteAccess::WORK, "Claim jobs", handler!(claim))
         .about("Returns at once if there are jobs, otherwise waits for the first. A job is leased for only a few seconds until a heartbeat acknowledges it or its outcome is reported.")
         .body(Body::small::<work::ClaimRequest>())
         .answers(&[Answer::json::<work::ClaimAnswer>(200, "The jobs; empty if none came in time.")])
         .problems(&[&codes::INVALID]),
-    Route::post("/v1/work/heartbeat", Access::WORK, "Extend leases", handler!(heartbeat))
+    Route::post("/v1/work/heartbeat", RouteAccess::WORK, "Extend leases", handler!(heartbeat))
         .about("Acknowledges new leases, extends all of them, and reports which are gone and why.")
         .body(Body::of::<work::HeartbeatRequest>(BodyLimit::Bytes(2 << 20)))
         .answers(&[Answer::json::<work::HeartbeatAnswer>(
@@ -32,7 +32,7 @@ pub const ROUTES: &[Route] = &[
             "The state of each lease, in the order of the request.",
         )])
         .problems(&[&codes::INVALID]),
-    Route::post("/v1/work/complete", Access::WORK, "Report how attempts ended", handler!(complete))
+    Route::post("/v1/work/complete", RouteAccess::WORK, "Report how attempts ended", handler!(complete))
         .about("Each outcome is committed before the response. Repeating a report changes nothing and returns `applied: false`, as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the response is 200, and each result has its own status; with one, a refusal is the response itself.")
         .body(Body::of::<work::CompleteRequest>(BodyLimit::Batch))
         .answers(&[Answer::json::<work::CompleteAnswer>(
@@ -40,17 +40,17 @@ pub const ROUTES: &[Route] = &[
             "The result for each, in the order of the request, and the next jobs.",
         )])
         .problems(&[&codes::INVALID, &codes::STALE_LEASE, &codes::OUTCOME_CONFLICT]),
-    Route::post("/v1/work/append", Access::WORK, "Add lines to the log of an attempt", handler!(append))
+    Route::post("/v1/work/append", RouteAccess::WORK, "Add lines to the log of an attempt", handler!(append))
         .about("Takes log lines and changes of key-value state. `fromLine` is the number of lines that the worker knows are in the log, so that repeated lines are skipped.")
         .body(Body::of::<work::AppendRequest>(BodyLimit::Payloads(4)))
         .answers(&[Answer::json::<work::AppendAnswer>(200, "The lines are in the log.")])
         .problems(&[&codes::INVALID, &codes::STALE_LEASE]),
-    Route::post("/v1/work/emit", Access::WORK, "Emit an event during an attempt", handler!(emit))
+    Route::post("/v1/work/emit", RouteAccess::WORK, "Emit an event during an attempt", handler!(emit))
         .about("The event stays emitted even if the attempt fails. Repeating the request changes nothing.")
         .body(Body::of::<work::EmitRequest>(BodyLimit::Payloads(2)))
         .answers(&[Answer::json::<work::EmitAnswer>(200, "Emitted.")])
         .problems(&[&codes::REFUSED, &codes::SCHEMA, &codes::STALE_LEASE]),
-    Route::post("/v1/work/release", Access::WORK, "Release attempts", handler!(release))
+    Route::post("/v1/work/release", RouteAccess::WORK, "Release attempts", handler!(release))
         .about("The next attempt of each can start elsewhere; the released one counts neither as failed nor as lost. Leases that are gone are skipped.")
         .body(Body::of::<work::HeartbeatRequest>(BodyLimit::Bytes(2 << 20)))
         .answers(&[Answer::empty(204, "Released.")])
@@ -59,10 +59,10 @@ pub const ROUTES: &[Route] = &[
 
 async fn claim(
     State(app): State<App>,
-    caller: Caller,
+    caller: ApiCaller,
     _: Params,
     JsonBody(asked): JsonBody<work::ClaimRequest>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let request = request(&caller, asked)?;
     request.check()?;
     app.workers.note(&caller, &request.worker, &request.queues).await;
@@ -71,15 +71,15 @@ async fn claim(
 }
 
 /// What a worker may ask for.
-fn request(caller: &Caller, asked: work::ClaimRequest) -> Result<WorkRequest, Problem> {
+fn request(caller: &ApiCaller, asked: work::ClaimRequest) -> Result<WorkRequest, ApiError> {
     let principal = &caller.principal;
     if principal.flows.is_some() {
         let detail = "this token is bound to flows, but a queue can have jobs of any flow; use a token that's bound only to queues";
-        return Err(Problem::new(&codes::FORBIDDEN, detail));
+        return Err(ApiError::new(&codes::FORBIDDEN, detail));
     }
     if let Some(queue) = asked.queues.iter().find(|queue| !principal.may_see_queue(queue)) {
         let detail = format!("this token isn't bound to queue {queue:?}");
-        return Err(Problem::new(&codes::FORBIDDEN, detail));
+        return Err(ApiError::new(&codes::FORBIDDEN, detail));
     }
     Ok(WorkRequest {
         worker: asked.worker,
@@ -92,10 +92,10 @@ fn request(caller: &Caller, asked: work::ClaimRequest) -> Result<WorkRequest, Pr
 
 async fn heartbeat(
     State(app): State<App>,
-    caller: Caller,
+    caller: ApiCaller,
     _: Params,
     JsonBody(asked): JsonBody<work::HeartbeatRequest>,
-) -> Result<Json<work::HeartbeatAnswer>, Problem> {
+) -> Result<Json<work::HeartbeatAnswer>, ApiError> {
     at_most("/leases", asked.leases.len(), LEASES)?;
     let beats = caller.remote().heartbeat(&asked.leases).await?;
     let held = asked.leases.iter().zip(&beats).find(|(_, beat)| **beat == remote::Beat::Held);
@@ -109,10 +109,10 @@ async fn heartbeat(
 
 async fn complete(
     State(app): State<App>,
-    caller: Caller,
+    caller: ApiCaller,
     _: Params,
     JsonBody(asked): JsonBody<work::CompleteRequest>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     at_most("/outcomes", asked.outcomes.len(), OUTCOMES)?;
     let next = asked.claim.map(|claim| request(&caller, claim)).transpose()?;
     next.as_ref().map_or(Ok(()), WorkRequest::check)?;
@@ -137,7 +137,7 @@ async fn complete(
     Ok(Json(work::CompleteAnswer { results, jobs, times: times(&caller) }).into_response())
 }
 
-fn ending((at, outcome): (usize, work::AttemptOutcome)) -> Result<AttemptEnding, Problem> {
+fn ending((at, outcome): (usize, work::AttemptOutcome)) -> Result<AttemptEnding, ApiError> {
     let work::AttemptOutcome { lease, complete, fail } = outcome;
     match (complete, fail) {
         (Some(work::Completed { result, emits }), None) => {
@@ -145,19 +145,19 @@ fn ending((at, outcome): (usize, work::AttemptOutcome)) -> Result<AttemptEnding,
             Ok(AttemptEnding { lease, outcome: Ok(result), emits })
         }
         (None, Some(failed)) => Ok(AttemptEnding { lease, outcome: Err(failure(failed)), emits: Vec::new() }),
-        _ => Err(Problem::new(&codes::BAD_BODY, "an outcome must have one of `complete` and `fail`")
+        _ => Err(ApiError::new(&codes::BAD_BODY, "an outcome must have one of `complete` and `fail`")
             .at(&format!("/outcomes/{at}"))),
     }
 }
 
-fn failure(failed: work::Failed) -> StepError {
-    let work::Failed { error, code, stack, retry, after_ms } = failed;
+fn failure(failed: work::FailedAttempt) -> StepError {
+    let work::FailedAttempt { error, code, stack, retry, after_ms } = failed;
     let mut failure = match (retry, after_ms) {
-        (work::Retry::Never, _) => StepError::fatal(error),
-        (work::Retry::Policy, Some(ms)) => {
+        (work::RetryAdvice::Never, _) => StepError::fatal(error),
+        (work::RetryAdvice::Policy, Some(ms)) => {
             StepError::new(error).retry_after(Duration::from_millis(ms.max(1)))
         }
-        (work::Retry::Policy, None) => StepError::new(error),
+        (work::RetryAdvice::Policy, None) => StepError::new(error),
     };
     if let Some(code) = code {
         failure = failure.code(&code);
@@ -168,9 +168,9 @@ fn failure(failed: work::Failed) -> StepError {
     }
 }
 
-fn reported(report: Result<Applied, EngineError>) -> work::Reported {
+fn reported(report: Result<Applied, EngineError>) -> work::ReportResult {
     match report {
-        Ok(Applied { changed, status }) => work::Reported {
+        Ok(Applied { changed, status }) => work::ReportResult {
             status: 200,
             applied: Some(changed),
             run_status: Some(status),
@@ -178,17 +178,23 @@ fn reported(report: Result<Applied, EngineError>) -> work::Reported {
             detail: None,
         },
         Err(error) => {
-            let ProblemDetails { status, code, detail, .. } = Problem::from(error).into_details();
-            work::Reported { status, applied: None, run_status: None, code: Some(code), detail: Some(detail) }
+            let ProblemDetails { status, code, detail, .. } = ApiError::from(error).into_details();
+            work::ReportResult {
+                status,
+                applied: None,
+                run_status: None,
+                code: Some(code),
+                detail: Some(detail),
+            }
         }
     }
 }
 
 async fn append(
-    caller: Caller,
+    caller: ApiCaller,
     _: Params,
     JsonBody(asked): JsonBody<work::AppendRequest>,
-) -> Result<Json<work::AppendAnswer>, Problem> {
+) -> Result<Json<work::AppendAnswer>, ApiError> {
     at_most("/lines", asked.lines.len(), LINES)?;
     let lines = asked.lines.into_iter().enumerate().map(said).collect::<Result<Vec<Said>, _>>()?;
     let gets = lines.iter().filter_map(|line| match line {
@@ -199,13 +205,13 @@ async fn append(
     at_most("/lines", gets.len(), GETS)?;
     let appended = caller.remote().append(&asked.lease, asked.from_line, lines).await?;
     let found = gets.into_iter().zip(appended.found);
-    let found = found.map(|((scope, get), value)| work::Found { get, scope, value }).collect();
+    let found = found.map(|((scope, get), value)| work::FoundValue { get, scope, value }).collect();
     Ok(Json(work::AppendAnswer { lines: appended.lines, found }))
 }
 
-fn said((at, line): (usize, work::Line)) -> Result<Said, Problem> {
+fn said((at, line): (usize, work::AttemptLine)) -> Result<Said, ApiError> {
     let wrong = |place: &str, detail: String| {
-        Err(Problem::new(&codes::BAD_BODY, detail).at(&format!("/lines/{at}{place}")))
+        Err(ApiError::new(&codes::BAD_BODY, detail).at(&format!("/lines/{at}{place}")))
     };
     match (line.log, line.state) {
         (Some(mut fields), None) => {
@@ -252,25 +258,25 @@ fn said((at, line): (usize, work::Line)) -> Result<Said, Problem> {
 }
 
 async fn emit(
-    caller: Caller,
+    caller: ApiCaller,
     _: Params,
     JsonBody(asked): JsonBody<work::EmitRequest>,
-) -> Result<Json<work::EmitAnswer>, Problem> {
+) -> Result<Json<work::EmitAnswer>, ApiError> {
     let Applied { changed, status } = caller.remote().emit(&asked.lease, &asked.name, asked.payload).await?;
     Ok(Json(work::EmitAnswer { applied: changed, run_status: status }))
 }
 
 async fn release(
-    caller: Caller,
+    caller: ApiCaller,
     _: Params,
     JsonBody(asked): JsonBody<work::ReleaseRequest>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ApiError> {
     at_most("/leases", asked.leases.len(), LEASES)?;
     caller.remote().release(&asked.leases).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn times(caller: &Caller) -> work::Times {
+fn times(caller: &ApiCaller) -> work::Times {
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let lease = caller.engine.config().lease;
     work::Times {
@@ -280,9 +286,9 @@ fn times(caller: &Caller) -> work::Times {
     }
 }
 
-fn at_most(place: &str, count: usize, most: usize) -> Result<(), Problem> {
+fn at_most(place: &str, count: usize, most: usize) -> Result<(), ApiError> {
     if count <= most {
         return Ok(());
     }
-    Err(Problem::new(&codes::BAD_BODY, format!("{count} is too many; the limit is {most}")).at(place))
+    Err(ApiError::new(&codes::BAD_BODY, format!("{count} is too many; the limit is {most}")).at(place))
 }

@@ -11,9 +11,9 @@ use flowline::store::{DocumentQuery, NewDocument};
 use flowline_api::queues::{WorkerList, WorkerRow};
 use serde_json::json;
 
-use super::problem::Problem;
-use super::request::{Caller, Params};
-use super::route::{Access, Answer, Query, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, Params};
+use super::route::{Answer, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
 use crate::view::read_documents;
 
@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_secs(15);
 const REMEMBERED: usize = 10_000;
 
 pub const ROUTES: &[Route] =
-    &[Route::get("/v1/workers", Access::READ, "List remote workers", handler!(list))
+    &[Route::get("/v1/workers", RouteAccess::READ, "List remote workers", handler!(list))
         .about("Workers that asked for jobs or sent a heartbeat in the last ten minutes, by name. A token that's bound to queues sees only workers of these, so a page can have fewer items than `limit`, or none, and still have a `next`.")
         .query(&[LIMIT, Query::CURSOR])
         .answers(&[Answer::json::<WorkerList>(200, "")])];
@@ -50,7 +50,7 @@ impl WorkerSightings {
     }
 
     /// Writes down that a worker asked for work. That it cannot be written keeps nobody from working.
-    pub async fn note(&self, caller: &Caller, worker: &str, queues: &[String]) {
+    pub async fn note(&self, caller: &ApiCaller, worker: &str, queues: &[String]) {
         let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
         if !self.is_due(tenant, worker) {
             return;
@@ -65,7 +65,7 @@ impl WorkerSightings {
     }
 
     /// Writes down that a worker that is listed is still there.
-    pub async fn refresh(&self, caller: &Caller, worker: &str) {
+    pub async fn refresh(&self, caller: &ApiCaller, worker: &str) {
         let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
         if !self.is_due(tenant, worker) {
             return;
@@ -86,7 +86,7 @@ fn collection(tenant: &Tenant) -> String {
     format!("workers:{tenant}")
 }
 
-async fn list(caller: Caller, params: Params) -> Result<Json<WorkerList>, Problem> {
+async fn list(caller: ApiCaller, params: Params) -> Result<Json<WorkerList>, ApiError> {
     let query = DocumentQuery {
         after: params.text("cursor").map(str::to_owned),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),

@@ -17,9 +17,9 @@ use futures_util::stream::{self, Stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Live;
-use super::message::{self, Ids, Message};
-use super::tail::{Found, Tail};
+use super::LiveStreams;
+use super::message::{self, Ids, LiveMessage};
+use super::tail::{LiveTail, TailEntry};
 
 /// A stream that has nothing to say says so this often.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -35,9 +35,9 @@ const FEW: usize = 8;
 const MANY: usize = 128;
 
 #[derive(Debug)]
-pub(super) struct Client {
-    live: Live,
-    tail: Arc<Tail>,
+pub(super) struct StreamClient {
+    live: LiveStreams,
+    tail: Arc<LiveTail>,
     moved: watch::Receiver<u64>,
     stopping: watch::Receiver<bool>,
     wanted: Wanted,
@@ -68,10 +68,10 @@ pub struct Wanted {
     pub run: Option<RunId>,
 }
 
-impl Client {
+impl StreamClient {
     /// One who has seen all before a cursor.
-    pub fn after(live: &Live, tail: Arc<Tail>, wanted: Wanted, cursor: &str) -> Client {
-        Client {
+    pub fn after(live: &LiveStreams, tail: Arc<LiveTail>, wanted: Wanted, cursor: &str) -> StreamClient {
+        StreamClient {
             live: live.clone(),
             moved: tail.follow(),
             stopping: live.stopping(),
@@ -144,17 +144,17 @@ impl Client {
     /// Takes what the tail has at a position, or waits for it.
     async fn pull(&mut self, position: u64) {
         match self.tail.at(position) {
-            Found::Message(message) => {
+            TailEntry::Message(message) => {
                 if self.take(&message) == Taken::Whole {
                     self.place = Some(position + 1);
                 }
             }
-            Found::End(cursor) => {
+            TailEntry::End(cursor) => {
                 self.cursor = cursor;
                 let moved = self.moved.wait_for(|end| *end > position);
                 wait(self.heartbeat, &mut self.stopping, moved).await;
             }
-            Found::Gone => self.place = None,
+            TailEntry::Gone => self.place = None,
         }
     }
 
@@ -198,7 +198,7 @@ impl Client {
         let ids = if self.wanted.run.is_some() { Ids::Events } else { Ids::Cursors };
         let mut held = 0;
         for (count, (event, cursor)) in page.events.iter().zip(&page.cursors).enumerate() {
-            let message = Message::of(event, cursor, ids);
+            let message = LiveMessage::of(event, cursor, ids);
             held += message.size();
             let fits = count == 0 || held <= HELD;
             if fits && self.take(&message) == Taken::Whole {
@@ -215,8 +215,8 @@ impl Client {
     }
 
     /// Makes a message ready to be sent, or its next slice, where it is wanted.
-    fn take(&mut self, message: &Message) -> Taken {
-        let Message { cursor, flow, kind, text } = message;
+    fn take(&mut self, message: &LiveMessage) -> Taken {
+        let LiveMessage { cursor, flow, kind, text } = message;
         let wanted = (self.wanted.kinds.is_empty() || self.wanted.kinds.contains(kind))
             && self.wanted.flows.as_ref().is_none_or(|flows| flows.contains(flow));
         let from = self.part.as_ref().map_or(0, |(_, sent)| *sent);
@@ -266,17 +266,17 @@ mod tests {
     use flowline::core::Time;
     use flowline::store::{Clock, FeedFilter, MemoryStore};
 
-    fn client() -> Client {
-        let live = Live::new(Arc::new(MemoryStore::new(Clock::manual(Time::default()))));
+    fn client() -> StreamClient {
+        let live = LiveStreams::new(Arc::new(MemoryStore::new(Clock::manual(Time::default()))));
         let source = Source::Feed(FeedFilter::default());
-        let tail = Arc::new(Tail::new(0, source.clone(), Ids::Cursors, ""));
+        let tail = Arc::new(LiveTail::new(0, source.clone(), Ids::Cursors, ""));
         let wanted = Wanted { source, flows: Some(vec!["f".into()]), kinds: Vec::new(), run: None };
-        Client::after(&live, tail, wanted, "1")
+        StreamClient::after(&live, tail, wanted, "1")
     }
 
-    fn message(cursor: &str, flow: &str, size: usize) -> Message {
+    fn message(cursor: &str, flow: &str, size: usize) -> LiveMessage {
         let text = (0..size).map(|n| b'a' + (n % 26) as u8).collect::<Vec<u8>>().into();
-        Message { cursor: cursor.into(), flow: flow.into(), kind: EventType::Log, text }
+        LiveMessage { cursor: cursor.into(), flow: flow.into(), kind: EventType::Log, text }
     }
 
     #[test]

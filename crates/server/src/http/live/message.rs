@@ -14,7 +14,7 @@ const OVERHEAD: usize = 160;
 
 /// An event, written once for all who follow it.
 #[derive(Debug, Clone)]
-pub(super) struct Message {
+pub(super) struct LiveMessage {
     /// Where to go on right after it.
     pub cursor: Arc<str>,
     pub flow: Arc<str>,
@@ -31,8 +31,8 @@ pub enum Ids {
     Cursors,
 }
 
-impl Message {
-    pub fn of(event: &Event, cursor: &str, ids: Ids) -> Message {
+impl LiveMessage {
+    pub fn of(event: &Event, cursor: &str, ids: Ids) -> LiveMessage {
         let id = match ids {
             Ids::Events => &event.id,
             Ids::Cursors => cursor,
@@ -43,7 +43,7 @@ impl Message {
             data = data.replace(['\n', '\r'], " ");
         }
         let text = format!("id: {id}\nevent: {}\ndata: {data}\n\n", event.kind);
-        Message {
+        LiveMessage {
             cursor: cursor.into(),
             flow: event.flow_name.clone(),
             kind: event.kind,
@@ -90,7 +90,7 @@ mod tests {
         let data = Json::parse("{\n \"a\":\r\n \"b\\n\"}").unwrap();
         let new = NewEvent::run(EventType::FlowStart, Some(data));
         let event = Event::stored(&RunId::new("r").unwrap(), &"f".into(), &Tenant::default(), 1, 5, new);
-        let message = Message::of(&event, "17", Ids::Cursors);
+        let message = LiveMessage::of(&event, "17", Ids::Cursors);
         let text = std::str::from_utf8(&message.text).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!((lines[0], lines[1], lines.len()), ("id: 17", "event: flow.start", 4));

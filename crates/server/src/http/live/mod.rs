@@ -28,13 +28,13 @@ use tokio::sync::{Semaphore, watch};
 
 use super::App;
 use super::codes;
-use super::problem::Problem;
-use super::request::{Caller, Params};
-use super::route::{Access, Answer, Kind, Query, Route, handler};
+use super::problem::ApiError;
+use super::request::{ApiCaller, Params};
+use super::route::{Answer, Query, QueryKind, Route, RouteAccess, handler};
 use super::run::EVENT_TYPES;
-use client::{Client, Wanted};
-use message::{Ids, Message};
-use tail::Tail;
+use client::{StreamClient, Wanted};
+use message::{Ids, LiveMessage};
+use tail::LiveTail;
 
 /// The header by which a client that comes back says what it had.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -49,15 +49,15 @@ const BACK: u64 = 32;
 const PACE: Duration = Duration::from_micros(500);
 const SLOWEST: Duration = Duration::from_millis(500);
 
-const TYPE: Query = Query::new("type", Kind::SomeOf(EVENT_TYPES), "Only these types.");
+const TYPE: Query = Query::new("type", QueryKind::SomeOf(EVENT_TYPES), "Only these types.");
 const FROM: Query = Query::new(
     "from",
-    Kind::OneOf(&["start", "now"]),
+    QueryKind::OneOf(&["start", "now"]),
     "Where to start if there's no id: `start` is the oldest event kept, `now` only new events (the default).",
 );
 const CURSOR: Query = Query::new(
     "cursor",
-    Kind::Text,
+    QueryKind::Text,
     "Id of a message: sends only what came after it. The header `Last-Event-ID` takes precedence.",
 );
 const STREAM: Answer = Answer::other(
@@ -68,10 +68,10 @@ const STREAM: Answer = Answer::other(
 const RESUMED: &str = "With `Last-Event-ID` it resumes right after that message, on any instance, without gaps. If nothing happens, it sends a comment every 15 s.";
 
 pub const ROUTES: &[Route] = &[
-    Route::get("/v1/runs/{run}/stream", Access::READ, "Follow a run's log", handler!(run))
+    Route::get("/v1/runs/{run}/stream", RouteAccess::READ, "Follow a run's log", handler!(run))
         .about("Starts at the first event, or with `Last-Event-ID` (or `after`) right after that one. After the event that ends the run, it sends a message `end` and closes. If nothing happens, it sends a comment every 15 s.")
         .query(&[
-            Query::new("after", Kind::Text, "Id or `seq` of an event: sends only later ones. The header `Last-Event-ID` takes precedence."),
+            Query::new("after", QueryKind::Text, "Id or `seq` of an event: sends only later ones. The header `Last-Event-ID` takes precedence."),
             TYPE,
         ])
         .answers(&[
@@ -79,15 +79,15 @@ pub const ROUTES: &[Route] = &[
             Answer::empty(204, "The run has ended and there's nothing after that id; browsers don't reconnect."),
         ])
         .problems(&[&codes::NO_SUCH_RUN, &codes::INVALID]),
-    Route::get("/v1/flows/{flow}/stream", Access::READ, "Follow the events of all runs of a flow", handler!(flow))
+    Route::get("/v1/flows/{flow}/stream", RouteAccess::READ, "Follow the events of all runs of a flow", handler!(flow))
         .about(RESUMED)
         .query(&[TYPE, FROM, CURSOR])
         .answers(&[STREAM])
         .problems(&[&codes::NO_SUCH_FLOW, &codes::INVALID]),
-    Route::get("/v1/stream", Access::READ, "Follow the events of all runs", handler!(tenant))
+    Route::get("/v1/stream", RouteAccess::READ, "Follow the events of all runs", handler!(tenant))
         .about(RESUMED)
         .query(&[
-            Query::new("flow", Kind::Text, "Only these flows, separated by commas."),
+            Query::new("flow", QueryKind::Text, "Only these flows, separated by commas."),
             TYPE,
             FROM,
             CURSOR,
@@ -98,14 +98,14 @@ pub const ROUTES: &[Route] = &[
 
 /// The tails of this instance. Cheap to clone.
 #[derive(Clone)]
-pub struct Live(Arc<LiveCore>);
+pub struct LiveStreams(Arc<LiveCore>);
 
 pub struct LiveCore {
     store: Arc<dyn Store>,
-    tails: Mutex<HashMap<Key, Weak<Tail>>>,
+    tails: Mutex<HashMap<Key, Weak<LiveTail>>>,
     reads: Semaphore,
     /// Each with the number of the tail that it is of.
-    large: Mutex<VecDeque<(u64, Message)>>,
+    large: Mutex<VecDeque<(u64, LiveMessage)>>,
     numbers: AtomicU64,
     stopping: watch::Sender<bool>,
 }
@@ -117,22 +117,22 @@ enum Key {
     Tenant(Tenant),
 }
 
-impl std::ops::Deref for Live {
+impl std::ops::Deref for LiveStreams {
     type Target = LiveCore;
     fn deref(&self) -> &LiveCore {
         &self.0
     }
 }
 
-impl fmt::Debug for Live {
+impl fmt::Debug for LiveStreams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live").field("tails", &self.tails().len()).finish_non_exhaustive()
     }
 }
 
-impl Live {
-    pub fn new(store: Arc<dyn Store>) -> Live {
-        Live(Arc::new(LiveCore {
+impl LiveStreams {
+    pub fn new(store: Arc<dyn Store>) -> LiveStreams {
+        LiveStreams(Arc::new(LiveCore {
             store,
             tails: Mutex::default(),
             reads: Semaphore::new(READS),
@@ -152,7 +152,7 @@ impl Live {
     }
 
     /// The tail of something, which there is while somebody follows it. A new one starts at `cursor`.
-    fn tail(&self, key: Key, cursor: &str) -> Arc<Tail> {
+    fn tail(&self, key: Key, cursor: &str) -> Arc<LiveTail> {
         let mut tails = self.tails();
         if let Some(tail) = tails.get(&key).and_then(Weak::upgrade) {
             return tail;
@@ -165,14 +165,14 @@ impl Live {
             }
         };
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let tail = Arc::new(Tail::new(number, source, ids, cursor));
+        let tail = Arc::new(LiveTail::new(number, source, ids, cursor));
         tails.insert(key.clone(), Arc::downgrade(&tail));
         tokio::spawn(read(self.clone(), key, Arc::downgrade(&tail)));
         tail
     }
 
     /// A large message that was read lately, by its cursor.
-    fn large(&self, tail: &Tail, cursor: &str) -> Option<Message> {
+    fn large(&self, tail: &LiveTail, cursor: &str) -> Option<LiveMessage> {
         let large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         let found =
             large.iter().find(|(number, message)| *number == tail.number && *message.cursor == *cursor);
@@ -180,7 +180,7 @@ impl Live {
     }
 
     /// Keeps a large message for whoever takes it in slices; the oldest make room, and are read again where need be.
-    fn keep_large(&self, tail: &Tail, message: Message) {
+    fn keep_large(&self, tail: &LiveTail, message: LiveMessage) {
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         large.push_back((tail.number, message));
         let mut bytes: usize = large.iter().map(|(_, message)| message.size()).sum();
@@ -190,13 +190,13 @@ impl Live {
         }
     }
 
-    fn tails(&self) -> MutexGuard<'_, HashMap<Key, Weak<Tail>>> {
+    fn tails(&self) -> MutexGuard<'_, HashMap<Key, Weak<LiveTail>>> {
         self.tails.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Keeps a tail at the end of what it is of, until nobody follows it.
-async fn read(live: Live, key: Key, tail: Weak<Tail>) {
+async fn read(live: LiveStreams, key: Key, tail: Weak<LiveTail>) {
     let mut hint = Hint::of(&*live.store);
     while let Some(tail) = tail.upgrade() {
         hint.reset();
@@ -215,10 +215,10 @@ async fn read(live: Live, key: Key, tail: Weak<Tail>) {
 
 async fn run(
     State(app): State<App>,
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let after = match given(&headers, &params, "after")? {
         Some(id) => seen(&caller, &row, id).await?,
@@ -237,7 +237,7 @@ async fn run(
         Wanted { source: Source::Log(row.key(), read), flows: None, kinds, run: Some(row.run_id.clone()) };
     let start = row.events.saturating_sub(BACK).to_string();
     let tail = app.live.tail(Key::Run(row.key()), &start);
-    let mut client = Client::after(&app.live, tail, wanted, &after.to_string());
+    let mut client = StreamClient::after(&app.live, tail, wanted, &after.to_string());
     client.open().await?;
     if row.events_trimmed {
         client.finish(row.status);
@@ -247,10 +247,10 @@ async fn run(
 
 async fn tenant(
     State(app): State<App>,
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let asked: Vec<Arc<str>> = params.list("flow").map(Arc::from).collect();
     let asked = params.text("flow").map(|_| asked);
     let may: Option<Vec<Arc<str>>> =
@@ -264,10 +264,10 @@ async fn tenant(
 
 async fn flow(
     State(app): State<App>,
-    caller: Caller,
+    caller: ApiCaller,
     params: Params,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let flow = params.path("flow");
     caller.check_flow(flow)?;
     registry::shown(caller.engine.store(), caller.engine.tenant(), flow).await?;
@@ -276,11 +276,11 @@ async fn flow(
 
 async fn feed(
     app: &App,
-    caller: &Caller,
+    caller: &ApiCaller,
     params: &Params,
     headers: &HeaderMap,
     flows: Option<Vec<Arc<str>>>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let tenant = caller.principal.tenant.clone();
     let tail = app.live.tail(Key::Tenant(tenant.clone()), "");
     let cursor = match given(headers, params, "cursor")? {
@@ -299,7 +299,7 @@ async fn feed(
         from_now: false,
     };
     let wanted = Wanted { source: Source::Feed(filter), flows, kinds, run: None };
-    let mut client = Client::after(&app.live, tail, wanted, &cursor);
+    let mut client = StreamClient::after(&app.live, tail, wanted, &cursor);
     client.open().await?;
     Ok(streamed(client))
 }
@@ -309,18 +309,18 @@ fn given<'a>(
     headers: &'a HeaderMap,
     params: &'a Params,
     parameter: &str,
-) -> Result<Option<&'a str>, Problem> {
+) -> Result<Option<&'a str>, ApiError> {
     let header = headers.get(LAST_EVENT_ID).map(|id| id.to_str()).transpose();
     let header =
-        header.map_err(|_| Problem::new(&codes::INVALID, "Last-Event-ID isn't the id of a message"))?;
+        header.map_err(|_| ApiError::new(&codes::INVALID, "Last-Event-ID isn't the id of a message"))?;
     Ok(header.or(params.text(parameter)).filter(|id| !id.is_empty()))
 }
 
 /// The number of the event with this id. One that the run does not have is refused: to go on after it could skip others.
-async fn seen(caller: &Caller, row: &RunRow, id: &str) -> Result<u64, Problem> {
+async fn seen(caller: &ApiCaller, row: &RunRow, id: &str) -> Result<u64, ApiError> {
     let unknown = || {
         let detail = format!("run {} has no event {id:?}; start without an id", row.run_id);
-        Problem::new(&codes::INVALID, detail)
+        ApiError::new(&codes::INVALID, detail)
     };
     if let Ok(seq) = id.parse::<u64>() {
         return if seq <= row.events { Ok(seq) } else { Err(unknown()) };
@@ -338,7 +338,7 @@ fn kinds(params: &Params) -> Vec<EventType> {
     params.list("type").filter_map(EventType::parse).collect()
 }
 
-fn streamed(client: Client) -> Response {
+fn streamed(client: StreamClient) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-store"),

@@ -13,7 +13,7 @@ use flowline::core::event::EventType;
 use flowline::store::{FeedPage, Store, StoreError};
 use tokio::sync::watch;
 
-use super::message::{Ids, Message};
+use super::message::{Ids, LiveMessage};
 
 /// What a ring may hold for each who follows it, and in all.
 const EACH: usize = 16 * 1024;
@@ -22,7 +22,7 @@ const MOST: usize = 1024 * 1024;
 const PAGE: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct LiveTail {
     /// No other tail of this instance has it.
     pub number: u64,
     source: Source,
@@ -37,7 +37,7 @@ pub(super) struct Tail {
 
 #[derive(Debug)]
 struct Ring {
-    messages: VecDeque<Message>,
+    messages: VecDeque<LiveMessage>,
     /// The position of the first message, and the cursor right before it.
     first: u64,
     before: Arc<str>,
@@ -50,17 +50,17 @@ struct Ring {
 
 /// What stands at a position.
 #[derive(Debug)]
-pub(super) enum Found {
-    Message(Message),
+pub(super) enum TailEntry {
+    Message(LiveMessage),
     /// Nothing yet: everything up to this cursor was seen.
     End(Arc<str>),
     /// The ring has gone on.
     Gone,
 }
 
-impl Tail {
+impl LiveTail {
     /// A tail that starts at a cursor. Nothing is read yet.
-    pub fn new(number: u64, source: Source, ids: Ids, cursor: &str) -> Tail {
+    pub fn new(number: u64, source: Source, ids: Ids, cursor: &str) -> LiveTail {
         let ring = Ring {
             messages: VecDeque::new(),
             first: 0,
@@ -69,7 +69,7 @@ impl Tail {
             bytes: 0,
             last: None,
         };
-        Tail {
+        LiveTail {
             number,
             source,
             ids,
@@ -106,12 +106,12 @@ impl Tail {
         self.moved.subscribe()
     }
 
-    pub fn at(&self, position: u64) -> Found {
+    pub fn at(&self, position: u64) -> TailEntry {
         let ring = self.ring();
-        let Some(index) = position.checked_sub(ring.first) else { return Found::Gone };
+        let Some(index) = position.checked_sub(ring.first) else { return TailEntry::Gone };
         match ring.messages.get(index as usize) {
-            Some(message) => Found::Message(message.clone()),
-            None => Found::End(ring.cursor.clone()),
+            Some(message) => TailEntry::Message(message.clone()),
+            None => TailEntry::End(ring.cursor.clone()),
         }
     }
 
@@ -146,11 +146,11 @@ impl Tail {
 
     fn push(&self, page: FeedPage) {
         // Written before the ring is held.
-        let messages: Vec<Message> = page
+        let messages: Vec<LiveMessage> = page
             .events
             .iter()
             .zip(&page.cursors)
-            .map(|(event, cursor)| Message::of(event, cursor, self.ids))
+            .map(|(event, cursor)| LiveMessage::of(event, cursor, self.ids))
             .collect();
         let room = (self.moved.receiver_count() * EACH).clamp(EACH, MOST);
         let mut ring = self.ring();
@@ -208,8 +208,8 @@ mod tests {
         FeedPage { events: numbers.map(event).collect(), cursors, cursor: cursor.to_string(), more: false }
     }
 
-    fn tail() -> Tail {
-        Tail::new(0, Source::Feed(FeedFilter::default()), Ids::Cursors, "")
+    fn tail() -> LiveTail {
+        LiveTail::new(0, Source::Feed(FeedFilter::default()), Ids::Cursors, "")
     }
 
     #[test]
@@ -232,12 +232,12 @@ mod tests {
         tail.push(page(1..1_001, 200, 1_000));
         let held = tail.ring().bytes;
         assert!((EACH * 2..=EACH * followers.len()).contains(&held), "{held}");
-        assert!(matches!(tail.at(0), Found::Gone));
-        assert!(matches!(tail.at(999), Found::Message(message) if &*message.cursor == "1000"));
-        assert!(matches!(tail.at(1_000), Found::End(cursor) if &*cursor == "1000"));
+        assert!(matches!(tail.at(0), TailEntry::Gone));
+        assert!(matches!(tail.at(999), TailEntry::Message(message) if &*message.cursor == "1000"));
+        assert!(matches!(tail.at(1_000), TailEntry::End(cursor) if &*cursor == "1000"));
         // However large, the newest stays.
         tail.push(page(1_001..1_002, 10 * EACH, 1_001));
-        assert!(matches!(tail.at(1_000), Found::Message(_)));
+        assert!(matches!(tail.at(1_000), TailEntry::Message(_)));
         assert_eq!(tail.ring().messages.len(), 1);
         assert_eq!(tail.find("1000"), Some(1_000));
     }
