@@ -99,12 +99,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     let answer = bench(&question, done).await;
     bar.abort();
     let answer = answer.map_err(|error| CliError::environment(format!("{error:#}")))?;
-    if context.json {
-        output::json(&answer)?;
-    } else {
-        tell(&answer)?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&answer, || tell(&answer))
 }
 
 fn warn_of_debug() {

@@ -47,12 +47,9 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
 async fn one(context: &Context, run: &RunKey) -> Outcome {
     context.operator()?.delete(run).await?;
-    if context.json {
-        output::json(&json!({ "runId": run.run, "deleted": true }))?;
-    } else {
-        output::line(&format!("run {} is deleted", run.run))?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&json!({ "runId": run.run, "deleted": true }), || {
+        output::line(&format!("run {} is deleted", run.run))
+    })
 }
 
 async fn many(context: &Context, filter: RunFilter, dry_run: bool) -> Outcome {

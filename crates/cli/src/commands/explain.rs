@@ -3,7 +3,7 @@
 use flowline::explain::Explanation;
 
 use super::Context;
-use crate::failure::{Exit, Outcome};
+use crate::failure::Outcome;
 use crate::output;
 
 /// Explain why a run isn't progressing
@@ -20,12 +20,7 @@ pub struct Args {
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
     let explanation = context.operator()?.explain(&run).await?;
-    if context.json {
-        output::json(&explanation)?;
-    } else {
-        tell(&explanation)?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&explanation, || tell(&explanation))
 }
 
 fn tell(explanation: &Explanation) -> std::io::Result<()> {

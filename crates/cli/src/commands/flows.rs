@@ -66,12 +66,7 @@ async fn retire(context: &Context, flow: &str) -> Outcome {
 }
 
 fn tell(context: &Context, changed: &FlowChanged, text: &str) -> Outcome {
-    if context.json {
-        output::json(changed)?;
-    } else {
-        output::line(text)?;
-    }
-    Ok(Exit::Fine)
+    context.answer(changed, || output::line(text))
 }
 
 async fn list(context: &Context, args: Args) -> Outcome {

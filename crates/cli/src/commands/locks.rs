@@ -155,12 +155,9 @@ async fn acquire(context: &Context, name: &str, how: How) -> Outcome {
 
 async fn extend(context: &Context, name: &str, token: &str, ttl: Duration) -> Outcome {
     let (until, remaining_ms) = lock(context, name, ttl).await?.extend(token, ttl).await?;
-    if context.json {
-        output::json(&json!({ "name": name, "until": until, "remainingMs": remaining_ms }))?;
-    } else {
-        output::line(&format!("lock {name} is yours until {}", output::date(until)))?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&json!({ "name": name, "until": until, "remainingMs": remaining_ms }), || {
+        output::line(&format!("lock {name} is yours until {}", output::date(until)))
+    })
 }
 
 async fn release(context: &Context, name: &str, token: &str) -> Outcome {

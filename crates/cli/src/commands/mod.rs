@@ -44,6 +44,7 @@ use flowline::runner::http::Secrets;
 use flowline::store::Store;
 use flowline::{Config, Engine, HttpConfig, instance_name};
 use flowline_client::Client;
+use serde::Serialize;
 
 use crate::failure::{CliError, Exit, Outcome};
 use crate::open::{self, StoreAccess};
@@ -176,6 +177,19 @@ impl Context {
             Some(_) => Limits::MOST,
             None => self.settings.limits(),
         }
+    }
+
+    /// Ends a command with its answer: as JSON, or as `people` prints it.
+    pub fn answer<E>(&self, answer: &impl Serialize, people: impl FnOnce() -> Result<(), E>) -> Outcome
+    where
+        CliError: From<E>,
+    {
+        if self.json {
+            output::json(answer)?
+        } else {
+            people()?
+        };
+        Ok(Exit::Fine)
     }
 
     /// Who runs the steps of a run that was started.

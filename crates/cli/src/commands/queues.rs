@@ -62,10 +62,7 @@ async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
     check_name("queue", queue).map_err(|error| CliError::usage(error.to_string()))?;
     let paused = pause == Pause::Paused;
     context.operator()?.pause_queue(queue, pause).await?;
-    if context.json {
-        output::json(&json!({ "queue": queue, "paused": paused }))?;
-    } else {
-        output::line(&format!("queue {queue} is {}", if paused { "paused" } else { "active" }))?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&json!({ "queue": queue, "paused": paused }), || {
+        output::line(&format!("queue {queue} is {}", if paused { "paused" } else { "active" }))
+    })
 }

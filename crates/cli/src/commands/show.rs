@@ -8,7 +8,7 @@ use flowline::store::{JobRow, JobState, RunRow};
 use flowline_api::runs::{RunView, StepView};
 
 use super::Context;
-use crate::failure::{CliError, Exit, Outcome};
+use crate::failure::{CliError, Outcome};
 use crate::output::{self, BOLD, RESET};
 
 /// Show a run: status, steps, jobs, emitted events and result
@@ -22,12 +22,7 @@ pub struct Args {
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
     let view = context.operator()?.show(&run).await?;
-    if context.json {
-        output::json(&view)?;
-    } else {
-        print(&view)?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&view, || print(&view))
 }
 
 fn print(view: &RunView) -> Result<(), CliError> {

@@ -91,12 +91,7 @@ async fn get(context: &Context, owner: &StateOwner, key: &str) -> Outcome {
         return Err(CliError::new(Exit::Found, "no-such-key", format!("scope {owner} has no key {key:?}"))
             .help(format!("`flowline state list {owner}` lists its keys")));
     };
-    if context.json {
-        output::json(&found)?;
-    } else {
-        output::line(found.value.get())?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&found, || output::line(found.value.get()))
 }
 
 async fn set(
@@ -116,12 +111,9 @@ async fn delete(context: &Context, owner: &StateOwner, key: &str) -> Outcome {
 }
 
 fn tell(context: &Context, owner: &StateOwner, key: &str, changed: bool, done: &str) -> Outcome {
-    if context.json {
-        output::json(&json!({ "scope": owner.to_string(), "key": key, "changed": changed }))?;
-    } else {
-        output::line(&format!("{} of {owner} {done}", output::clean(key)))?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&json!({ "scope": owner.to_string(), "key": key, "changed": changed }), || {
+        output::line(&format!("{} of {owner} {done}", output::clean(key)))
+    })
 }
 
 async fn scopes(context: &Context) -> Outcome {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flowline::stats::{NO_WIDTH, Percentiles, Stats, Summary};
 
 use super::Context;
-use crate::failure::{Exit, Outcome};
+use crate::failure::Outcome;
 use crate::operator::StatsQuestion;
 use crate::output;
 
@@ -37,12 +37,7 @@ fn bucket(text: &str) -> Result<Duration, String> {
 pub async fn run(context: &Context, args: Args) -> Outcome {
     let Args { flow, since, bucket, steps } = args;
     let stats = context.operator()?.stats(&StatsQuestion { flow, since, bucket, steps }).await?;
-    if context.json {
-        output::json(&stats)?;
-    } else {
-        tell(&stats)?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&stats, || tell(&stats))
 }
 
 const HEAD: [&str; 9] =

@@ -123,12 +123,7 @@ async fn list(context: &Context) -> Outcome {
 
 async fn revoke(context: &Context, id: &str) -> Outcome {
     context.operator()?.revoke_token(id).await?;
-    if context.json {
-        output::json(&json!({ "id": id, "revoked": true }))?;
-    } else {
-        output::line(&format!("token {id} is revoked"))?;
-    }
-    Ok(Exit::Fine)
+    context.answer(&json!({ "id": id, "revoked": true }), || output::line(&format!("token {id} is revoked")))
 }
 
 fn scope(text: &str) -> Result<TokenScope, String> {
