@@ -1,5 +1,5 @@
-//! The text format of Prometheus (0.0.4), written by hand: a family is three kinds of lines, and what is counted is in our
-//! own atomics already, so a metrics library and its registry would only copy it.
+//! The text format of Prometheus (0.0.4), written by hand: a family is three kinds of lines, and the counters are already our
+//! own atomics, so a metrics library would only copy them into its registry.
 
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ pub const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Labels of a sample, beside the instance.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A page of metrics in the making. Every sample gets the instance as a label.
+/// A page of metrics. Every sample is labelled with the instance.
 #[derive(Debug)]
 pub struct Exposition {
     text: String,
@@ -32,7 +32,7 @@ impl Exposition {
         self.family(name, "gauge", help, &[(&[], value)]);
     }
 
-    /// A family with its samples. Without samples it is left out.
+    /// Adds a family with its samples, unless there are none.
     pub fn family<V: Display>(&mut self, name: &str, kind: &str, help: &str, samples: &[(Labels<'_>, V)]) {
         if samples.is_empty() {
             return;

@@ -12,7 +12,7 @@ pub use flowline_api::runs::RunFilter;
 pub struct FilterError {
     /// The name of the flag, parameter or field.
     pub name: &'static str,
-    /// What is wrong with it.
+    /// What's wrong with it.
     pub problem: String,
 }
 

@@ -1,7 +1,7 @@
-//! Spans on their way to a collector: OTLP over HTTP, in JSON.
+//! Exports spans to a collector: OTLP over HTTP, in JSON.
 //!
-//! Written by hand, for one message of one signal: the OpenTelemetry crates would be dozens more to build. What the collector
-//! does not take in time is dropped and counted; nothing waits for it.
+//! Written by hand, since it's one message of one signal, and the OpenTelemetry crates are dozens. Spans that the collector
+//! doesn't accept in time are dropped and counted; nothing waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,16 +18,16 @@ use tokio::task::JoinHandle;
 
 use crate::exposition::Exposition;
 
-/// Spans that wait for the collector; those beyond are dropped.
+/// Spans that wait for the collector; more are dropped.
 const WAITING: usize = 20_000;
 /// Spans in a request.
 const BATCH: usize = 512;
-/// How long spans are gathered.
+/// How long to collect spans for a request.
 const GATHER: Duration = Duration::from_secs(1);
 /// How long a request may take; then its spans are dropped.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What becomes of spans.
+/// What happened to spans.
 #[derive(Debug)]
 pub struct Export {
     pub spans: Arc<Spans>,

@@ -54,7 +54,7 @@ pub fn run_list(page: RunPage) -> RunList {
     RunList { has_more: page.next.is_some(), items: page.items, next: page.next, total, total_at_least }
 }
 
-/// Reads what documents of a store hold.
+/// Reads the bodies of documents.
 pub fn read_documents<T: DeserializeOwned>(documents: Vec<Document>) -> Result<Vec<T>, StoreError> {
     let read = |document: Document| {
         let damaged = |error| StoreError::Damaged(format!("document {}: {error}", document.id));
@@ -161,7 +161,7 @@ fn emitted(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
     events.filter(|(at, _)| state.emitted.contains(*at as u32)).map(|(_, event)| event.name.clone()).collect()
 }
 
-/// Events from outside that would move the run on: those that steps wait for, or that a machine answers in its state.
+/// External events that would move the run forward: those that steps wait for, or that a machine accepts in its state.
 fn awaited(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
     if let (Some(machine), Some(now)) = (&plan.machine, &state.machine) {
         let answers = machine.state(now.state).on.keys();
@@ -179,7 +179,7 @@ fn awaited(plan: &Plan, state: &RunState) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// The result of a completed run, or why it did not complete.
+/// The result of a completed run, or why it didn't complete.
 async fn ending(
     store: &dyn Store,
     run: &RunKey,

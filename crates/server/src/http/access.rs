@@ -114,11 +114,11 @@ pub enum Door {
     Tokens(Remembered),
 }
 
-/// What the store said of tokens lately, by their hashes.
+/// Tokens looked up recently, by hash.
 #[derive(Debug, Default)]
 pub struct Remembered {
     known: Mutex<HashMap<String, (Instant, Option<Principal>)>>,
-    /// Held by the one of many open streams that asks the store; the others believe what it heard.
+    /// Held by the one open stream that asks the store; the others use its answer.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -137,7 +137,7 @@ impl Remembered {
         Ok(principal)
     }
 
-    /// Waits until a token is good no longer. A store that is away says nothing against it.
+    /// Waits until a token is no longer valid. An unavailable store doesn't make it invalid.
     async fn revoked(&self, store: &dyn Store, hash: &str) {
         loop {
             tokio::time::sleep(BELIEVED).await;
@@ -153,7 +153,7 @@ impl Remembered {
     }
 }
 
-/// Lets a request through to its handler, with its principal and its route, or says why not.
+/// Passes a request to its handler with its principal and route, or refuses it.
 pub async fn check(
     app: &App,
     route: &'static Route,
@@ -224,7 +224,7 @@ async fn intended(app: &App, request: Request<Body>, act: &Act) -> Result<Reques
     Ok(request)
 }
 
-/// Whoever waits or follows is let go when the token is revoked.
+/// Ends waits and streams when the token is revoked.
 async fn while_good(app: App, scope: TokenScope, token: Option<String>, answer: Handled) -> Response {
     let Some(token) = token else { return answer.await };
     // A worker that waits would be given a job.
@@ -257,13 +257,13 @@ pub async fn is_good(app: &App, hash: &str) -> Result<bool, StoreError> {
     }
 }
 
-/// Whether an answer goes on until somebody ends it.
+/// Whether a response is an event stream.
 pub fn is_stream(response: &Response) -> bool {
     let kind = response.headers().get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Who asks, and the hash of the token where one was asked for.
+/// The principal, and the hash of its token if tokens are required.
 async fn identify(
     app: &App,
     method: &Method,
@@ -301,8 +301,8 @@ async fn identify(
     }
 }
 
-/// Without tokens, a web page of somewhere else must not act through the browser of whoever runs this server: its requests
-/// carry its origin, or by a name that it made point here.
+/// Without tokens, other web pages must not reach the server through the user's browser: such requests have an `Origin`, or a
+/// host name that points here (DNS rebinding).
 fn is_meant_for_here(headers: &HeaderMap, let_in: &Origins) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     let refuse = |what: &str| {

@@ -1,4 +1,4 @@
-//! One act on many runs, chosen by the filters of a list.
+//! One action on many runs, chosen by filters.
 
 use axum::Json;
 use flowline::RetryFrom;
@@ -88,7 +88,7 @@ async fn bulk(
     Ok(Json(BulkDone { items, dry_run: bulk.dry_run, has_more, next, total, total_at_least }))
 }
 
-/// How many of the runs that a query finds have ended.
+/// How many runs that match a query have ended.
 async fn ended(caller: &ApiCaller, query: &RunQuery) -> Result<Total, ApiError> {
     let (mut count, mut exact) = (0, true);
     for status in Status::ALL.into_iter().filter(|status| status.is_terminal()) {

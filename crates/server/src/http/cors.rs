@@ -1,18 +1,18 @@
-//! Web pages of elsewhere: which of them a browser may let speak to this server. None, unless the setting names their
-//! origins. No cookie is ever used here, so an allowed page still needs a token where tokens are asked for.
+//! CORS: which other web pages may use this server through a browser. None, unless the setting names their origins. Cookies
+//! aren't used, so an allowed page still needs a token if tokens are required.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-/// How long a browser may remember what it was told, in seconds.
+/// How long a browser may cache a preflight, in seconds.
 const REMEMBERED: &str = "600";
 const METHODS: &str = "GET, POST, PUT, DELETE";
-/// What a page may send beside what any page may.
+/// Additional headers that a page may send.
 const TAKEN: &str = "authorization, content-type, flowline-tenant, idempotency-key, if-none-match, last-event-id, traceparent";
-/// What a page may read beside what any page may.
+/// Additional headers that a page may read.
 const SHOWN: &str = "etag, location, retry-after, www-authenticate";
 
-/// The origins that are let in.
+/// Allowed origins.
 #[derive(Debug, Clone, Default)]
 pub struct Origins(Vec<String>);
 
@@ -37,7 +37,7 @@ impl Origins {
         self.0.iter().any(|known| known.eq_ignore_ascii_case(origin))
     }
 
-    /// The origin that a request comes from, where that is let in.
+    /// The origin of a request, if it's allowed.
     pub fn of(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         if self.0.is_empty() {
             return None;
@@ -48,7 +48,7 @@ impl Origins {
             .cloned()
     }
 
-    /// Answers a browser that asks before it sends a request for a page; `None` where it is refused, or does not ask that.
+    /// Answers a preflight; `None` if it's refused or isn't one.
     pub fn preflight(&self, headers: &HeaderMap) -> Option<Response> {
         headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
         self.of(headers)?;
@@ -61,7 +61,7 @@ impl Origins {
     }
 }
 
-/// Says in an answer that the page which asked may read it.
+/// Lets the page read the response.
 pub fn allow(response: &mut Response, origin: HeaderValue) {
     let mut tell = |name: HeaderName, value| drop(response.headers_mut().insert(name, value));
     tell(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -69,7 +69,7 @@ pub fn allow(response: &mut Response, origin: HeaderValue) {
     tell(header::VARY, HeaderValue::from_static("origin"));
 }
 
-/// Scheme, host and perhaps a port, and nothing after them: as browsers write it.
+/// An origin as browsers write it: scheme, host and perhaps a port.
 fn is_origin(text: &str) -> bool {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     rest.is_some_and(|rest| {

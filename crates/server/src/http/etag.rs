@@ -1,5 +1,5 @@
-//! Answers with a tag of what they say: whoever has the same already is told so in place of it. What is tagged is the text
-//! of the answer, so the tag is the same on every instance and changes with every change that shows.
+//! Responses with an ETag: a client that has the current version gets 304. The tag is a hash of the response, so it's the same
+//! on every instance.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,10 +10,10 @@ use super::codes;
 use super::problem::ApiError;
 use super::route::Answer;
 
-/// What a route that tags its answer can say beside it.
+/// The other answer of a route with an ETag.
 pub const UNCHANGED: Answer = Answer::empty(304, "`If-None-Match` has the tag of what would be sent.");
 
-/// JSON with its tag, or that the tag which the request names still fits.
+/// JSON with its ETag, or 304 if the request has that tag.
 pub fn tagged(headers: &HeaderMap, body: &impl Serialize) -> Result<Response, ApiError> {
     let text =
         serde_json::to_string(body).map_err(|error| ApiError::new(&codes::INTERNAL, error.to_string()))?;

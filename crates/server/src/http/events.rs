@@ -1,4 +1,4 @@
-//! Events from outside: sent into runs, and what became of them.
+//! External events: sent to runs, and what happened to them.
 
 use std::time::Duration;
 
@@ -139,8 +139,8 @@ fn dress(
     }
 }
 
-/// A token says who it is; where none is asked for, the request does. One that acts for users says whom it acts for, in
-/// roles that it has itself: nobody can give away more than that.
+/// The token says who sends the event; without tokens, the request does. A token with `on_behalf` names the user it acts for,
+/// with roles that it has itself.
 fn sender(send: &EventSend, caller: &ApiCaller) -> Result<Sender, ApiError> {
     let principal = &caller.principal;
     if !principal.by_token {
@@ -203,7 +203,7 @@ async fn start_or_send(
     answer(&caller, params.duration("wait"), request, None).await
 }
 
-/// Sends an event. The row is that of its run, where it was read before.
+/// Sends an event. `row` is the run's, if it was already read.
 async fn answer(
     caller: &ApiCaller,
     wait: Option<Duration>,
@@ -247,7 +247,7 @@ async fn answer(
     })
 }
 
-/// Why an event was turned down, if it was.
+/// Why an event was rejected, if it was.
 fn rejection(receipt: &ReceiptView) -> Option<ApiError> {
     let code = match receipt.code.as_deref()? {
         "action_failed" => return None,

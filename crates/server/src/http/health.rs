@@ -1,4 +1,4 @@
-//! Whether this instance lives, and whether it can do its work.
+//! Whether this instance is alive and ready.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::codes;
 use super::problem::ApiError;
 use super::route::{Answer, Route, RouteAccess, handler};
 
-/// A store that does not tell the time within this is not there.
+/// A store that doesn't respond within this time is considered down.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
 pub const ROUTES: &[Route] = &[

@@ -1,5 +1,5 @@
-//! The listener: connections in, bounded in number and in patience. hyper speaks HTTP/1.1; whoever is slow to send its
-//! headers or to take its answer is cut off.
+//! The listener: accepts a bounded number of connections, speaks HTTP/1.1 through hyper, and disconnects peers that are too
+//! slow to send their headers or to read their response.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,31 +27,31 @@ use super::audit::Peer;
 use super::route::RouteEffect;
 use super::threads::{Ways, Whereabouts};
 
-/// From the moment that a connection waits for a request until its headers are whole; so also how long an idle one is kept.
+/// Time to send the headers of a request, counted from the response before; so also how long an idle connection is kept.
 const HEADER_TIME: Duration = Duration::from_secs(30);
-/// How long an answer may wait for its reader to take some of it.
+/// How long a peer may read nothing of its response.
 const WRITE_TIME: Duration = Duration::from_secs(30);
-/// How long a peer may take to agree on TLS.
+/// Time for the TLS handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// How long a peer that was answered before it had said all is listened to: closed at once, the connection would be reset,
-/// and the answer with it.
+/// How long to keep reading from a peer that got its response before it had sent everything. Closing at once would reset the
+/// connection and lose the response.
 const LINGER: Duration = Duration::from_secs(1);
-/// How much of what it says is taken in the meantime: beyond that it waits in vain, which costs nothing here.
+/// How much to read from it in that time; the rest stays unread.
 const LINGER_BYTES: usize = 8 * 1024 * 1024;
-/// How much of that at a time: many, so that whoever floods costs few calls of the system.
+/// How much to read at a time: a lot, so that a flood costs few system calls.
 const IGNORED: usize = 64 * 1024;
-/// The pause after that.
+/// The pause after each read.
 const BREATH: Duration = Duration::from_millis(5);
-/// Headers of a request in all, and what of an answer waits to be sent.
+/// Size of a request's headers, and of the buffered part of a response.
 const BUFFER: usize = 16 * 1024;
-/// What the system keeps of an answer for its reader; some systems take it twice.
+/// Socket send buffer; some systems double it.
 const SEND_BUFFER: u32 = 128 * 1024;
-/// Connections that may wait to be accepted.
+/// Connections waiting to be accepted.
 const BACKLOG: u32 = 1_024;
-/// Pause after the system refused a connection, for want of file descriptors.
+/// Pause after the system ran out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How connections are taken.
+/// How to serve connections.
 pub struct Listening {
     /// How many at once; more wait to be accepted.
     pub most: usize,
@@ -62,7 +62,7 @@ pub struct Listening {
     pub drain: Duration,
 }
 
-/// Serves connections until `stop` is done, then lets those that are answering finish.
+/// Serves connections until `stop` resolves, then waits for responses in progress.
 pub async fn serve(listener: TcpListener, api: Api, how: Listening, stop: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(how.most));
@@ -134,7 +134,7 @@ where
     let _ = watcher.watch(connection).await;
 }
 
-/// Binds an address. What connections inherit from it bounds what the system keeps for one that does not read.
+/// Binds an address. Connections inherit the size of the send buffer, which bounds what the system keeps for a slow reader.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A server that starts again does not wait for the connections of the one before.
@@ -145,19 +145,19 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// A stream that is given up when its peer takes nothing for too long.
+/// A stream that fails when its peer reads nothing for too long.
 struct Patient {
-    /// None once it could not be taken to other threads.
+    /// `None` once moving it to other threads has failed.
     stream: Option<TcpStream>,
     seat: Arc<Whereabouts>,
-    /// The threads that are told when it is ready.
+    /// The threads whose runtime it's registered with.
     known_to: RouteEffect,
-    /// When the write that waits is given up.
+    /// When the pending write times out.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// When a peer that was told of the end is listened to no longer, and how much it may still say.
+    /// After shutdown: when to stop reading, and how much may still come.
     linger: Option<Pin<Box<Sleep>>>,
     ignores: usize,
-    /// Until when it is not listened to in between.
+    /// The pause between two such reads.
     breath: Option<Pin<Box<Sleep>>>,
 }
 
@@ -170,7 +170,7 @@ impl Patient {
         Patient { stream, seat, known_to, deadline: None, linger: None, ignores: LINGER_BYTES, breath: None }
     }
 
-    /// The stream, known to the threads that serve it now: those that it came from may be too busy to tell them of it.
+    /// The stream, registered with the threads that serve it now. Those it came from may be too busy to pass on its wake-ups.
     fn here(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         let here = self.seat.here();
         if self.known_to != here
@@ -182,7 +182,7 @@ impl Patient {
         self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Passes on what a write came to, or that it has waited too long.
+    /// Passes on the result of a write, or times out.
     fn bound<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.deadline = None;

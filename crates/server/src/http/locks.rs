@@ -1,7 +1,7 @@
 //! Named locks of a tenant: take, extend and release one, and see who holds which.
 //!
-//! Whoever takes a lock gets a secret, its `lockToken`, which extends and releases it; others see owner, fence and time
-//! left. Workers and operators may take locks alike, so these routes ask for either scope.
+//! The holder gets a secret, the `lockToken`, to extend and release the lock; others see owner, fence and time left. Workers
+//! and operators can both use locks, so either scope will do.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::problem::ApiError;
 use super::request::{ApiCaller, JsonBody, Params};
 use super::route::{Answer, Body, Route, RouteAccess, TokenScope, handler};
 
-/// The path of a holder's heartbeat, which the audit log leaves out.
+/// A holder's heartbeat, which the audit log leaves out.
 pub const EXTEND: &str = "/v1/locks/{name}/extend";
 const HOLDERS: RouteAccess = RouteAccess::Either(TokenScope::Work, TokenScope::Operate);
 

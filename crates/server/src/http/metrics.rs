@@ -1,8 +1,8 @@
-//! `/metrics`: what this instance has done, and how the store stands, for Prometheus.
+//! `/metrics` for Prometheus: what this instance has done, and the state of the store.
 //!
-//! Counters are of this instance and say nothing of whose runs they were. What is read from the store at scrape time
-//! (queues, runs, stuck runs) is of the tenant of the token that asks; where no tokens are asked for, of all tenants. A
-//! store that does not answer costs its part of the page and no more.
+//! Counters cover this instance, without regard to tenants. What's read from the store at scrape time (queues, runs, stuck
+//! runs) covers the token's tenant, or all tenants if the server doesn't require tokens. If the store doesn't respond, only
+//! that part is missing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use super::route::{Answer, Route, RouteAccess, handler};
 use crate::exposition::{Exposition, KIND, Labels};
 use crate::otlp::Export;
 
-/// How long a scrape waits for the store, each for what is quick and for stuck runs.
+/// How long a scrape waits for the store: once for quick reads, once for stuck runs.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long what was found of stuck runs is believed.
+/// How long to reuse the count of stuck runs.
 const BELIEVED: Duration = Duration::from_secs(30);
-/// Queues that get a label of their own; the rest are `other` together. Names come from definitions.
+/// Queues with their own label; the rest share `other`. Names come from definitions.
 const QUEUES: usize = 200;
 
 pub const ROUTES: &[Route] = &[Route::get("/metrics", RouteAccess::READ, "Get metrics", handler!(metrics))
     .about("Prometheus text format. Counters cover this instance; queues, runs and stuck runs cover the token's tenant, or all tenants if the server doesn't require tokens.")
     .answers(&[Answer::other(200, "Metrics.", "text/plain")])];
 
-/// What an instance knows of its own running.
+/// What an instance measures about itself.
 #[derive(Debug)]
 pub struct Watched {
     pub requests: Requests,
@@ -162,7 +162,7 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
     );
 }
 
-/// What only the store knows. Gauges that could not be read are left out.
+/// Gauges read from the store; those that can't be read are left out.
 async fn write_store(page: &mut Exposition, app: &App, caller: &ApiCaller) {
     let answered = within(read(app, caller)).await;
     page.gauge("flowline_store_up", "1 if the store answered this scrape.", u8::from(answered.is_some()));
@@ -281,7 +281,7 @@ async fn write_stuck(page: &mut Exposition, app: &App, caller: &ApiCaller, tenan
     );
 }
 
-/// Stuck runs as they were found lately. Whoever comes while another looks waits for what that finds.
+/// Stuck runs, as counted recently. Concurrent callers share a count.
 async fn believed(app: &App, caller: &ApiCaller, tenants: &[Tenant]) -> Result<Stuck, StoreError> {
     let whose = match app.door {
         Door::Tokens(_) => Some(caller.principal.tenant.clone()),

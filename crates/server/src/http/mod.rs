@@ -1,7 +1,7 @@
-//! The HTTP API: thin handlers over the engine and the store. Each file here is a group of routes with its handlers; a
-//! route declares all about itself ([`route::Route`]), and the router, the scopes and the OpenAPI document follow from that.
+//! The HTTP API: thin handlers over the engine and the store. Each file is a group of routes with their handlers. A route
+//! describes itself completely ([`route::Route`]); the router, the scopes and the OpenAPI document are derived from that.
 //!
-//! Nothing here decides anything about runs, and nothing is kept here that another instance would need.
+//! Nothing here decides anything about runs, or keeps anything that another instance would need.
 
 pub mod access;
 pub mod audit;
@@ -52,7 +52,7 @@ use paths::{Paths, RouteMatch};
 use route::{Route, RouteEffect};
 use threads::Whereabouts;
 
-/// What handlers of one effect share. Cheap to clone.
+/// What the handlers that read share, or those that write. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct App(Arc<AppParts>);
 
@@ -66,7 +66,7 @@ pub struct AppParts {
 #[derive(Debug)]
 pub struct InstanceParts {
     pub door: access::Door,
-    /// Web pages of elsewhere that are let in.
+    /// Other origins whose web pages are allowed.
     pub origins: cors::Origins,
     pub live: LiveStreams,
     pub watched: metrics::Watched,
@@ -87,7 +87,7 @@ impl std::ops::Deref for AppParts {
     }
 }
 
-/// Every route there is.
+/// All routes.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
     [
         health::ROUTES,
@@ -114,7 +114,7 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
     .flatten()
 }
 
-/// What connections hand their requests to. Cheap to clone.
+/// Answers requests. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Api(Arc<ApiParts>);
 
@@ -126,7 +126,7 @@ struct ApiParts {
 }
 
 impl Api {
-    /// Answers from the engine, through `reads` where a route only reads.
+    /// Answers from the engine; routes that read use `reads`.
     pub fn of(engine: Engine, reads: Engine, instance: InstanceParts) -> Api {
         let instance = Arc::new(instance);
         let app = |engine| App(Arc::new(AppParts { engine, instance: instance.clone() }));
@@ -135,7 +135,7 @@ impl Api {
         Api(Arc::new(ApiParts { reads: app(reads), writes: app(engine), paths }))
     }
 
-    /// Answers a request where its route is served.
+    /// Answers a request on the threads that serve its route.
     pub async fn answer(self, request: Request<Incoming>, seat: Arc<Whereabouts>) -> Response {
         let ApiParts { reads, writes, paths } = &*self.0;
         let found = paths.find(request.method(), request.uri().path());

@@ -1,4 +1,4 @@
-//! Figures and checks over all runs of a tenant.
+//! Statistics and checks over all runs of a tenant.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::problem::ApiError;
 use super::request::{ApiCaller, Params};
 use super::route::{Answer, Query, QueryKind, Route, RouteAccess, handler};
 
-/// How far back figures go where nothing is said.
+/// How far back statistics go by default.
 const SINCE: Duration = Duration::from_secs(24 * 3600);
 
 pub const ROUTES: &[Route] = &[

@@ -1,5 +1,5 @@
-//! Pages for people: the API from its own description, and a page per code of a problem. Plain HTML made here, with one
-//! style sheet: nothing is loaded from anywhere else, and no script runs.
+//! Pages for people: the API documentation, and a page per problem code. Plain HTML with one style sheet: nothing is loaded
+//! from elsewhere, and there are no scripts.
 
 use std::fmt::Write as _;
 

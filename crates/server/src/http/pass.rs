@@ -1,7 +1,7 @@
-//! What every request passes on its way to a handler and back: its route, a time-out, the check of who asks, the count.
-//! Whatever no route takes is answered here.
+//! The way of every request to its handler and back: timeout, authentication, metrics. Requests without a route are answered
+//! here.
 //!
-//! There are no layers: each would cost every request an allocation or two.
+//! There are no middleware layers: each would cost an allocation or two per request.
 
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,12 @@ use super::problem::ApiError;
 use super::route::{Route, Verb};
 use super::{App, access, codes, console, cors};
 
-/// A handler that has not begun to answer by then is given up. Longer than any wait that a request may ask for.
+/// Timeout of a handler. Longer than any `wait`.
 pub const HANDLER_TIME: Duration = Duration::from_secs(90);
-/// The label of requests that no route takes.
+/// Label of requests without a route.
 const UNMATCHED: &str = "unmatched";
 
-/// Takes a request to the handler of its route, and the answer back.
+/// Passes a request to the handler of its route.
 pub async fn through(app: &App, found: RouteMatch, request: Request<Incoming>) -> Response {
     let request = request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) });
     let asked = Asked::of(app, &request);
@@ -55,7 +55,7 @@ fn has_one_host(request: &Request<Body>) -> bool {
     hosts == 1 || hosts == 0 && request.version() < Version::HTTP_11
 }
 
-/// Answers a request with a method that its path does not have, with those that it has.
+/// Refuses a method that the path doesn't have, and lists those that it has.
 fn other_method(app: &App, routes: &[&Route], request: &Request<Body>) -> Response {
     if *request.method() == Method::OPTIONS
         && let Some(told) = app.origins.preflight(request.headers())
@@ -79,11 +79,11 @@ fn other_method(app: &App, routes: &[&Route], request: &Request<Body>) -> Respon
     response
 }
 
-/// What of a request is still to be known when it is answered.
+/// What the response needs to know about its request.
 struct Asked {
     began: Instant,
     method: Method,
-    /// A web page of elsewhere that is let in.
+    /// An allowed origin.
     origin: Option<HeaderValue>,
 }
 
@@ -104,7 +104,7 @@ impl Asked {
     }
 }
 
-/// An answer without its body, and with the length that it would have.
+/// A response without its body, but with its length.
 fn head_of(mut response: Response) -> Response {
     if let Some(length) = response.body().size_hint().exact() {
         response.headers_mut().entry(header::CONTENT_LENGTH).or_insert(length.into());

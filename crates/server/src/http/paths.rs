@@ -1,4 +1,4 @@
-//! Which route takes a request: by its path, then by its method.
+//! Finds the route of a request, by path and then by method.
 
 use std::borrow::Cow;
 
@@ -8,25 +8,25 @@ use percent_encoding::percent_decode_str;
 use super::route::{Route, Verb};
 use super::routes;
 
-/// Every route, by the template of its path.
+/// Every route, by path template.
 #[derive(Debug, Clone)]
 pub struct Paths(matchit::Router<Vec<&'static Route>>);
 
-/// What a path and a method lead to.
+/// The result of a lookup.
 #[derive(Debug)]
 pub enum RouteMatch {
-    /// A route, and what stands in the path for its parameters, in order.
+    /// The route, and the values of its path parameters in order.
     Route(&'static Route, Vec<PathPart>),
-    /// There are routes at the path, and none of them takes the method.
+    /// The path has routes, but none for this method.
     OtherMethod(Vec<&'static Route>),
     Nothing,
 }
 
-/// A part of a path, without its escapes; none where these are no text.
+/// A decoded part of a path; `None` if it isn't UTF-8.
 pub type PathPart = Option<String>;
 
 impl Paths {
-    /// Refuses two templates of which neither goes before the other.
+    /// Fails if two templates conflict.
     pub fn new() -> Result<Paths, matchit::InsertError> {
         let mut paths: Vec<(&str, Vec<&Route>)> = Vec::new();
         for route in routes() {
@@ -40,7 +40,7 @@ impl Paths {
         Ok(Paths(router))
     }
 
-    /// A question for the head of an answer is taken by whoever gives the answer.
+    /// HEAD goes to the route for GET.
     pub fn find(&self, method: &Method, path: &str) -> RouteMatch {
         let Ok(found) = self.0.at(path) else { return RouteMatch::Nothing };
         let verb = match *method {
@@ -59,12 +59,12 @@ impl Paths {
     }
 }
 
-/// Takes the `%` escapes out of a part of a path.
+/// Decodes the `%` escapes in a part of a path.
 fn unescape(raw: &str) -> PathPart {
     percent_decode_str(raw).decode_utf8().ok().map(Cow::into_owned)
 }
 
-/// A part of a path, whatever is in it.
+/// Any text as one part of a path.
 pub fn part(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
 }

@@ -1,7 +1,7 @@
-//! Queues: how deep they are, what died in them, stop and open them.
+//! Queues: their depths and dead letters; pausing, resuming and redriving them.
 //!
-//! A dead letter is a run that failed at a step of the queue and was not driven again. That it was driven again shows in
-//! the run that this made: its key is derived from the dead one, so that it happens once.
+//! A dead letter is a run that failed at a step of the queue and wasn't redriven. The run that redrives it has a key derived
+//! from it, so it's redriven once.
 
 use axum::Json;
 use flowline::RetryFrom;
@@ -57,7 +57,7 @@ async fn rows(caller: &ApiCaller) -> Result<Vec<QueueRow>, ApiError> {
     Ok(rows)
 }
 
-/// The queue of the path, where the caller may know of it.
+/// The queue that the path names, if the caller may see it.
 fn queue<'a>(caller: &ApiCaller, params: &'a Params) -> Result<&'a str, ApiError> {
     let queue = params.path("queue");
     let no_such = || ApiError::new(&codes::NO_SUCH_QUEUE, format!("there is no queue {queue:?}"));
@@ -142,7 +142,7 @@ async fn find_dead(
     }
 }
 
-/// The run that driving this one again makes.
+/// The run that redrives this one.
 fn driven_again(row: &RunRow) -> RunKey {
     RunKey::new(row.tenant.clone(), RunId::from_key(&row.tenant, &row.flow_name, &redrive_key(row)))
 }

@@ -1,4 +1,4 @@
-//! What a handler gets out of a request, checked before it is handed on: who asks, the parameters, the body.
+//! What a handler gets from a request, checked: the caller, the parameters, the body.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,22 +25,22 @@ use crate::filter::{MOMENT, moment};
 
 /// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(30);
-/// The longest that a request may wait for a run.
+/// The longest `wait`.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What is known of a request before its handler has it.
+/// A request's route and principal, for its handler.
 #[derive(Debug, Clone)]
 pub struct Arrived {
     pub route: &'static Route,
-    /// What the path has for the parameters of the route, in order.
+    /// The values of the path parameters, in order.
     pub values: Vec<PathPart>,
-    /// Who asks, where that is asked for.
+    /// The caller, unless the route is open.
     pub principal: Option<Principal>,
     /// Its entry in the audit log, if it has or may get one.
     pub act: Option<Arc<Act>>,
 }
 
-/// Who asks, and the engine acting for the tenant of that.
+/// The caller, and the engine acting for its tenant.
 #[derive(Debug)]
 pub struct ApiCaller {
     pub principal: Principal,
@@ -50,13 +50,13 @@ pub struct ApiCaller {
 }
 
 impl ApiCaller {
-    /// The address of a run as the path names it. A name that no run can have is a run that is not there.
+    /// The key of the run that the path names. A run with an invalid name doesn't exist.
     pub fn run_key(&self, run: &str) -> Result<RunKey, ApiError> {
         let id = RunId::new(run).map_err(|_| ApiError::no_such_run(run))?;
         Ok(self.engine.key(&id))
     }
 
-    /// The index row of a run that this caller may know of.
+    /// The index row of a run that this caller may see.
     pub async fn row(&self, run: &str) -> Result<RunRow, ApiError> {
         let row = self.engine.row(&self.run_key(run)?).await?;
         if self.principal.may_see_flow(&row.flow_name) { Ok(row) } else { Err(ApiError::no_such_run(run)) }
@@ -91,8 +91,7 @@ impl FromRequestParts<App> for ApiCaller {
     }
 }
 
-/// The parameters of the path and of the query. Those of the query are the ones that the route declares; each is checked
-/// before the handler runs.
+/// The parameters of path and query, checked against what the route declares.
 #[derive(Debug)]
 pub struct Params {
     path: Vec<(&'static str, String)>,
@@ -125,7 +124,7 @@ impl Params {
         moment(self.text(name)?, now)
     }
 
-    /// The parts of a list.
+    /// The items of a list.
     pub fn list(&self, name: &str) -> impl Iterator<Item = &str> {
         self.text(name).into_iter().flat_map(|text| text.split(',')).filter(|part| !part.is_empty())
     }
@@ -179,7 +178,7 @@ impl Params {
     }
 }
 
-/// Whether a value is of a kind; if not, what the kind looks like.
+/// Checks a value; the error says what's expected.
 fn fits(kind: QueryKind, value: &str) -> Result<(), String> {
     let known = |words: &'static [&'static str], value: &str| {
         if words.contains(&value) { Ok(()) } else { Err(format!("one of {}", words.join(", "))) }
@@ -234,7 +233,7 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
     }
 }
 
-/// A body as text, with its media type without parameters; where there is none, an empty JSON object.
+/// A body as text, with its media type. A missing body is an empty JSON object.
 #[derive(Debug)]
 pub struct Text {
     pub kind: String,
@@ -254,7 +253,7 @@ pub fn is_json(kind: &str) -> bool {
     kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
 }
 
-/// Reads JSON from outside into a type. A misfit is named by its JSON pointer.
+/// Reads a JSON body into a type. Errors have a JSON pointer.
 pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     // Before anything recurses over it, and because payloads in it are carried unread.
     Json::check(text)?;
@@ -267,7 +266,7 @@ pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
     Err(misfit::<T>(text))
 }
 
-/// What is wrong with a text that did not make a `T`. Read with an eye on places, which is slower.
+/// Why a text isn't a `T`. Reads it again, more slowly, to find the place.
 fn misfit<T: DeserializeOwned>(text: &str) -> ApiError {
     if let Err(error) = Json::parse(text) {
         return error.into();

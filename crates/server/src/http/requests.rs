@@ -1,4 +1,4 @@
-//! Requests as they pass: counted and timed by route, told to the log, and streams counted while they are open.
+//! Counts and times requests by route, logs them, and counts open streams.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,9 @@ use crate::exposition::{Exposition, Labels};
 /// Requests of one instance since it started.
 #[derive(Debug, Default)]
 pub struct Requests {
-    /// By method and the template of the path, so that there are only as many as there are routes.
+    /// By method and path template, which bounds their number by that of the routes.
     routes: Mutex<BTreeMap<(&'static str, &'static str), Route>>,
-    /// Event streams that are open.
+    /// Open event streams.
     streams: Arc<AtomicU64>,
 }
 
@@ -31,7 +31,7 @@ struct Route {
 }
 
 impl Requests {
-    /// Notes what became of a request.
+    /// Records a request and its response.
     pub fn passed(
         &self,
         app: &App,
@@ -108,7 +108,7 @@ impl Requests {
     }
 }
 
-/// One more, for as long as it lives.
+/// Counts as one for as long as it lives.
 struct Open(Arc<AtomicU64>);
 
 impl Open {
@@ -124,7 +124,7 @@ impl Drop for Open {
     }
 }
 
-/// A method's name; whoever makes one up gets no label of their own.
+/// A method's name; unknown methods share a label.
 fn name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

@@ -30,7 +30,7 @@ use crate::view::{read_run, totals};
 const APPLIED: &[Answer] =
     &[Answer::json::<RunChanged>(200, "Done; `changed` is false if there was nothing to change.")];
 
-/// A route that carries an input into a run.
+/// A route that changes a run.
 const fn act(path: &'static str, summary: &'static str, handler: Handling) -> Route {
     Route::post(path, RouteAccess::OPERATE, summary, handler).answers(APPLIED).problems(&[
         &codes::NO_SUCH_RUN,
@@ -204,7 +204,7 @@ async fn verify(caller: ApiCaller, params: Params) -> Result<Json<VerifyReport>,
     Ok(Json(verify_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?))
 }
 
-/// Carries an input into a run that the caller may know of.
+/// Applies an input to a run that the caller may see.
 async fn apply(caller: &ApiCaller, params: &Params, input: Input) -> Result<Json<RunChanged>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;

@@ -1,4 +1,4 @@
-//! Runs in number: start one or many, list them.
+//! Starting one or many runs, and listing them.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ pub const ROUTES: &[Route] = &[
         .problems(&[&codes::NO_SUCH_FLOW]),
 ];
 
-/// What a list can be narrowed by; the flow comes first.
+/// Filters of a list; the flow has to come first.
 const FILTERS: &[Query] = &[
     Query::new("flow", QueryKind::Text, "Only runs of this flow."),
     Query::new("status", QueryKind::OneOf(STATUSES), "Only runs with this status."),
@@ -70,8 +70,8 @@ pub const WAIT: Query =
 pub const LIMIT: Query =
     Query::new("limit", QueryKind::Number(1, MAX_PAGE as u64), "Items per page; 50 by default.");
 
-/// Makes the run part of the trace that the request belongs to, unless its labels name another. A header that is none is
-/// passed over, as its standard asks.
+/// Makes the run part of the request's trace, unless its labels name another. An invalid header is ignored, as the standard
+/// requires.
 fn join_trace(start: &mut RunStart, headers: &HeaderMap) {
     let given = headers.get(trace::LABEL).and_then(|value| value.to_str().ok());
     if let Some(given) = given.filter(|given| trace::Trace::parse(given).is_some())
@@ -131,13 +131,13 @@ async fn start(
     Ok((status, [(header::LOCATION, location)], Json(answer)).into_response())
 }
 
-/// The idempotency key that a request names in its headers.
+/// The idempotency key in the headers.
 pub fn key_header(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let key = headers.get(KEY_HEADER).map(|key| key.to_str());
     key.transpose().map_err(|_| ApiError::parameter(KEY_HEADER, "an idempotency key must be plain text"))
 }
 
-/// What no flow could take is refused before the flow is looked for.
+/// Refuses what no flow could accept before it looks for the flow.
 fn check_key(key: Option<&str>) -> Result<(), ApiError> {
     let checked = check_start(key, &BTreeMap::new());
     checked.map_err(|error| ApiError::new(&codes::INVALID, error.to_string()))

@@ -147,7 +147,7 @@ impl Writer<'_> {
         schema.insert("required".to_owned(), required);
     }
 
-    /// Puts a schema that is no component in the place of the reference to it; what stands beside that has the last word.
+    /// Replaces a reference to a schema that isn't a component with the schema. Keys beside the reference take precedence.
     fn resolved(&self, schema: Value) -> Value {
         let Some(name) = referred(&schema).filter(|name| !self.named.contains(*name)) else { return schema };
         let mut found = self.all.get(name).cloned().unwrap_or_default();
@@ -158,7 +158,7 @@ impl Writer<'_> {
     }
 }
 
-/// The words of a choice in which each may have a description.
+/// The values of a `oneOf` whose choices are constants, with or without descriptions.
 fn words(choices: &Value) -> Option<Vec<Value>> {
     let mut words = Vec::new();
     for choice in choices.as_array()? {

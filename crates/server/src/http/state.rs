@@ -1,4 +1,4 @@
-//! Key-value state from outside of runs. What is written here is in no run's log; the audit log has it.
+//! Key-value state, read and written from outside of runs. Writes are in the audit log, not in the log of a run.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub async fn read_scopes(store: &dyn Store, tenant: &Tenant) -> Result<StateScop
 }
 
 impl ApiCaller {
-    /// What is shared by all flows of a tenant is not for those who are bound to some.
+    /// Tokens bound to flows can't see state that all flows of the tenant share.
     pub fn check_shared_state(&self) -> Result<(), ApiError> {
         match (&self.principal.flows, &self.principal.queues) {
             (None, None) => Ok(()),
@@ -71,7 +71,7 @@ impl ApiCaller {
     }
 }
 
-/// The state that the path names, where the caller may know of it.
+/// The state that the path names, if the caller may see it.
 async fn state_of(caller: &ApiCaller, params: &Params) -> Result<StateHandle, ApiError> {
     let text = params.path("scope");
     let state = caller.engine.state(text).map_err(|error| ApiError::parameter("scope", error.to_string()))?;

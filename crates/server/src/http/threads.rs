@@ -1,8 +1,8 @@
-//! Where requests are served: those that read have threads of their own, so that a flood of starts keeps nobody from
-//! seeing it. A route says which it is ([`RouteEffect`]).
+//! The threads that serve requests. Routes that read have separate ones, so that a flood of starts doesn't slow down lists;
+//! a route says which it is ([`RouteEffect`]).
 //!
-//! A connection is served where its request belongs, body and all, and stays there until a request belongs elsewhere. So
-//! clients that only read or only write move once at most, and their requests never wait for a thread of the other kind.
+//! A whole connection moves to the threads that its request needs, and stays there until another request needs the others. So
+//! a client that only reads or only writes moves at most once, and its requests never wait for a thread of the other kind.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,11 +15,11 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::route::RouteEffect;
 
-/// More than a store lets block on its reads, so that some are left for what is quick.
+/// More than a store lets block on reads, so that some are left for quick requests.
 const READERS: usize = 4;
 
-/// The threads. Those for readers end with this, so keep it until nothing that began on them is needed any more: a
-/// connection to a store, too, lives where it was first asked for.
+/// The threads. Dropping this ends those for readers, so keep it for as long as anything that started on them is in use: a
+/// connection to a store lives on the threads that opened it, too.
 #[derive(Debug)]
 pub struct Threads {
     ways: Ways,
@@ -27,7 +27,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts those for readers. Writes are served by the runtime that calls this.
+    /// Starts the threads for readers. The calling runtime serves writes.
     pub fn start() -> io::Result<Threads> {
         let mut readers = Builder::new_multi_thread();
         let readers = readers.worker_threads(READERS).thread_name("flowline-reads").enable_all().build()?;
@@ -49,7 +49,7 @@ impl Drop for Threads {
     }
 }
 
-/// The ways to both kinds of threads.
+/// Spawns on both kinds of threads.
 #[derive(Debug, Clone)]
 pub struct Ways {
     reads: Handle,
@@ -57,7 +57,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// Serves a connection, on the threads that its `seat` asks for each time.
+    /// Serves a connection, always on the threads that its request needs.
     pub fn serve(self, mut connection: Pin<Box<dyn Future<Output = ()> + Send>>, seat: Arc<Whereabouts>) {
         let wanted = seat.wanted();
         let threads = if wanted == RouteEffect::Reads { &self.reads } else { &self.writes };
@@ -75,7 +75,7 @@ impl Ways {
     }
 }
 
-/// Where a connection is, and where its request wants it to be. A new one is with those that write.
+/// Which threads serve a connection, and which its request needs. A new one starts with those that write.
 #[derive(Debug, Default)]
 pub struct Whereabouts {
     reads_here: AtomicBool,
@@ -91,7 +91,7 @@ impl Whereabouts {
         effect(&self.wants_to_read)
     }
 
-    /// Waits until the connection has moved to where this is served.
+    /// Waits until the connection has moved to the threads for this.
     pub async fn take(&self, wanted: RouteEffect) {
         self.wants_to_read.store(wanted == RouteEffect::Reads, Ordering::Relaxed);
         // Nobody has to be woken: whoever moves a connection polls it.

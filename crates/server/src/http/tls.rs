@@ -9,7 +9,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Reads both files. What is wrong with them is said with the file's name.
+/// Reads both files. Errors name the file.
 pub fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let of = |what: &str, path: &Path, error: &dyn std::fmt::Display| {
         format!("{what} {}: {error}; it must be a PEM file that this user can read", path.display())

@@ -1,4 +1,4 @@
-//! Tokens and the audit log, for administrators; and who one is, for everybody.
+//! Tokens and the audit log for administrators, and `whoami` for everyone.
 
 use axum::Json;
 use axum::http::StatusCode;

@@ -1,4 +1,4 @@
-//! The remote workers that were heard of lately, on any instance. A hint for people: leases, not this list, say who works.
+//! Remote workers seen recently by any instance. For people only: leases, not this list, decide who works.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,11 +17,11 @@ use super::route::{Answer, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
 use crate::view::read_documents;
 
-/// How long after its last request for work, or its last heartbeat, a worker is listed.
+/// How long a worker stays listed after its last claim or heartbeat.
 const LISTED: Duration = Duration::from_secs(600);
-/// The most often that a worker's request is written down.
+/// A worker is recorded at most this often.
 const AGAIN: Duration = Duration::from_secs(15);
-/// Workers remembered at once; beyond it all are written down anew.
+/// Workers remembered at once; beyond that, all of them are recorded again.
 const REMEMBERED: usize = 10_000;
 
 pub const ROUTES: &[Route] =
@@ -30,12 +30,12 @@ pub const ROUTES: &[Route] =
         .query(&[LIMIT, Query::CURSOR])
         .answers(&[Answer::json::<WorkerList>(200, "")])];
 
-/// When this instance last wrote down each worker.
+/// When this instance last recorded each worker.
 #[derive(Debug, Default)]
 pub struct WorkerSightings(Mutex<HashMap<(Tenant, String), Instant>>);
 
 impl WorkerSightings {
-    /// Whether it is time to write this worker down; it then counts as done.
+    /// Whether it's time to record this worker. If so, it counts as recorded.
     fn is_due(&self, tenant: &Tenant, worker: &str) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (tenant.clone(), worker.to_owned());
@@ -49,7 +49,7 @@ impl WorkerSightings {
         true
     }
 
-    /// Writes down that a worker asked for work. That it cannot be written keeps nobody from working.
+    /// Records that a worker asked for work. A failure is ignored, so that it doesn't stop the worker.
     pub async fn note(&self, caller: &ApiCaller, worker: &str, queues: &[String]) {
         let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
         if !self.is_due(tenant, worker) {
@@ -64,7 +64,7 @@ impl WorkerSightings {
         let _ = store.put_document(seen).await;
     }
 
-    /// Writes down that a worker that is listed is still there.
+    /// Records that a listed worker is still alive.
     pub async fn refresh(&self, caller: &ApiCaller, worker: &str) {
         let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
         if !self.is_due(tenant, worker) {

@@ -1,8 +1,8 @@
-//! One who follows: a place in a tail, and nothing more while it keeps up.
+//! A client of a stream: a position in a tail, and nothing more while it keeps up.
 //!
-//! Whoever is behind the tail reads small pages from the store until it can join it. It may join where the ring has its very
-//! cursor, or where a read after the tail's last one found nothing: then all that the tail holds was before its cursor,
-//! and all that is still to come is after it. So none is missed and none comes twice.
+//! A client that's behind reads small pages from the store until it can join the tail: when the ring has its exact cursor, or
+//! when a read after the tail's last one found nothing. Then everything in the tail was before its cursor, and everything new
+//! comes after it. So no event is missed or sent twice.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,14 +21,13 @@ use super::LiveStreams;
 use super::message::{self, Ids, LiveMessage};
 use super::tail::{LiveTail, TailEntry};
 
-/// A stream that has nothing to say says so this often.
+/// How often an idle stream sends a heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long to wait for a store that is away.
+/// Pause before asking an unavailable store again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Bytes of messages kept that were read from the store.
+/// Bytes of messages read from the store to keep.
 const HELD: usize = 8 * 1024;
-/// A message that is larger is handed on in slices, copied as they are asked for: whoever stops reading holds one slice,
-/// not the message.
+/// Larger messages are sent in slices, copied on demand: a client that stops reading holds one slice, not the message.
 const SLICE: usize = 8 * 1024;
 /// Events read from the store at a time, at first and at most.
 const FEW: usize = 8;
@@ -46,7 +45,7 @@ pub(super) struct StreamClient {
     /// Everything before it was sent or is in `ready`.
     cursor: Arc<str>,
     ready: VecDeque<Bytes>,
-    /// The cursor of the message that is handed on in slices, and how much of it was.
+    /// The message that's being sent in slices, by cursor, and how much of it was sent.
     part: Option<(Arc<str>, usize)>,
     /// How many events to read from the store, and whether the last read reached the end.
     limit: usize,
@@ -58,18 +57,18 @@ pub(super) struct StreamClient {
 /// What a client asked for.
 #[derive(Debug)]
 pub struct Wanted {
-    /// What it reads from the store where it is behind: as narrow as the store can filter.
+    /// What to read from the store while behind, as narrow as the store can filter.
     pub source: Source,
     /// Only these flows.
     pub flows: Option<Vec<Arc<str>>>,
     /// Only these types; empty for all.
     pub kinds: Vec<EventType>,
-    /// The run whose end is the end of the stream.
+    /// The run whose end ends the stream.
     pub run: Option<RunId>,
 }
 
 impl StreamClient {
-    /// One who has seen all before a cursor.
+    /// A client that has seen everything before a cursor.
     pub fn after(live: &LiveStreams, tail: Arc<LiveTail>, wanted: Wanted, cursor: &str) -> StreamClient {
         StreamClient {
             live: live.clone(),
@@ -88,7 +87,7 @@ impl StreamClient {
         }
     }
 
-    /// Takes the first look, which tells whether the cursor is one.
+    /// Reads for the first time, which checks the cursor.
     pub async fn open(&mut self) -> Result<(), StoreError> {
         self.ready.push_front(message::opening(self.id()));
         self.catch_up().await
@@ -136,12 +135,12 @@ impl StreamClient {
         }
     }
 
-    /// What to go on after, where ids are cursors.
+    /// The id to resume after, if ids are cursors.
     fn id(&self) -> Option<&str> {
         (self.wanted.run.is_none() && !self.cursor.is_empty()).then_some(&*self.cursor)
     }
 
-    /// Takes what the tail has at a position, or waits for it.
+    /// Takes the message at a position, or waits for it.
     async fn pull(&mut self, position: u64) {
         match self.tail.at(position) {
             TailEntry::Message(message) => {
@@ -158,7 +157,7 @@ impl StreamClient {
         }
     }
 
-    /// Joins the tail, or reads on from the store.
+    /// Joins the tail, or reads more from the store.
     async fn catch_up(&mut self) -> Result<(), StoreError> {
         let mut end = None;
         if self.near {
@@ -193,7 +192,7 @@ impl StreamClient {
         Ok(())
     }
 
-    /// Keeps of a page what a client may hold; the rest is read again.
+    /// Keeps as much of a page as a client may hold; the rest is read again.
     fn hold(&mut self, page: FeedPage) {
         let ids = if self.wanted.run.is_some() { Ids::Events } else { Ids::Cursors };
         let mut held = 0;
@@ -214,7 +213,7 @@ impl StreamClient {
         (self.limit, self.near) = ((self.limit * 2).min(MANY), !page.more);
     }
 
-    /// Makes a message ready to be sent, or its next slice, where it is wanted.
+    /// Queues a message or its next slice, if the client wants it.
     fn take(&mut self, message: &LiveMessage) -> Taken {
         let LiveMessage { cursor, flow, kind, text } = message;
         let wanted = (self.wanted.kinds.is_empty() || self.wanted.kinds.contains(kind))
@@ -244,14 +243,14 @@ impl StreamClient {
     }
 }
 
-/// How much of a message is on its way.
+/// How much of a message was queued.
 #[derive(Debug, PartialEq, Eq)]
 enum Taken {
     Whole,
     InPart,
 }
 
-/// Waits, but not beyond the next heartbeat nor the end of the server.
+/// Waits, but not past the next heartbeat or the end of the server.
 async fn wait(heartbeat: Instant, stopping: &mut watch::Receiver<bool>, something: impl Future) {
     tokio::select! {
         _ = something => {}

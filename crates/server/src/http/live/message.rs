@@ -7,15 +7,15 @@ use flowline::core::event::EventType;
 use flowline::core::{Event, RunId, Status};
 use serde_json::json;
 
-/// How soon a browser tries again after a stream broke off, in milliseconds.
+/// How soon a browser reconnects, in milliseconds.
 const RETRY: u32 = 1_000;
-/// What a message costs beside its text: itself, its counts, its places in queues.
+/// Memory of a message beside its text.
 const OVERHEAD: usize = 160;
 
-/// An event, written once for all who follow it.
+/// An event, serialized once for all clients.
 #[derive(Debug, Clone)]
 pub(super) struct LiveMessage {
-    /// Where to go on right after it.
+    /// The cursor right after it.
     pub cursor: Arc<str>,
     pub flow: Arc<str>,
     pub kind: EventType,
@@ -57,7 +57,7 @@ impl LiveMessage {
     }
 }
 
-/// The first words of a stream. With a cursor, one that breaks off before its first event goes on there.
+/// The start of a stream. With a cursor, a stream that breaks off before its first event resumes there.
 pub fn opening(cursor: Option<&str>) -> Bytes {
     match cursor {
         Some(cursor) => format!("retry: {RETRY}\nid: {cursor}\n\n").into(),
@@ -65,7 +65,7 @@ pub fn opening(cursor: Option<&str>) -> Bytes {
     }
 }
 
-/// A sign of life. With a cursor it moves the place to go on at, past events that the filters left out.
+/// A heartbeat. With a cursor, it moves the point to resume from past events that were filtered out.
 pub fn heartbeat(cursor: Option<&str>) -> Bytes {
     match cursor {
         Some(cursor) => format!(":\nid: {cursor}\n\n").into(),
@@ -73,7 +73,7 @@ pub fn heartbeat(cursor: Option<&str>) -> Bytes {
     }
 }
 
-/// The last words of a run's stream.
+/// The end of a run's stream.
 pub fn end(run: &RunId, status: Status) -> Bytes {
     let data = json!({ "runId": run, "status": status });
     format!("event: end\ndata: {data}\n\n").into()

@@ -1,8 +1,7 @@
 //! Live events: the log of a run, or the events of a tenant or a flow, as server-sent events.
 //!
-//! A stream can be taken up on any instance by the id of the last message that came, and misses none. Nothing is kept for
-//! a client that is away; what is kept for those that are here is a tail per run and per tenant, shared by all who follow
-//! it ([`tail`]), and a place in it for each ([`client`]).
+//! A client can resume on any instance with the id of its last message, without gaps. Nothing is kept for disconnected clients.
+//! Connected ones share a tail per run and per tenant ([`tail`]), and each has a position in it ([`client`]).
 
 mod client;
 mod message;
@@ -36,16 +35,16 @@ use client::{StreamClient, Wanted};
 use message::{Ids, LiveMessage};
 use tail::LiveTail;
 
-/// The header by which a client that comes back says what it had.
+/// The header that names the last message a client got.
 const LAST_EVENT_ID: &str = "last-event-id";
 /// Clients that read from the store at once.
 const READS: usize = 4;
-/// Bytes of large messages kept for those who are behind and take them in slices.
+/// Bytes of large messages kept for clients that are behind.
 const LARGE: usize = 8 * 1024 * 1024;
-/// How many events before its end the tail of a run starts: who comes early or late finds the same ones there.
+/// A run's tail starts this many events before its end, so that clients that connect a little apart share them.
 const BACK: u64 = 32;
-/// A tail that was read is left alone for this long, times the tails there are: all of them together read no more often
-/// than this, however many runs are followed and however fast commits come.
+/// Pause between two reads of a tail, times the number of tails. This bounds the reads of all tails together, however many
+/// runs are followed and however fast commits come.
 const PACE: Duration = Duration::from_micros(500);
 const SLOWEST: Duration = Duration::from_millis(500);
 
@@ -104,7 +103,7 @@ pub struct LiveCore {
     store: Arc<dyn Store>,
     tails: Mutex<HashMap<Key, Weak<LiveTail>>>,
     reads: Semaphore,
-    /// Each with the number of the tail that it is of.
+    /// Each with the number of its tail.
     large: Mutex<VecDeque<(u64, LiveMessage)>>,
     numbers: AtomicU64,
     stopping: watch::Sender<bool>,
@@ -142,7 +141,7 @@ impl LiveStreams {
         }))
     }
 
-    /// Ends every stream. Those who followed come back elsewhere, where they were.
+    /// Ends every stream. Clients resume on other instances.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
     }
@@ -151,7 +150,7 @@ impl LiveStreams {
         self.stopping.subscribe()
     }
 
-    /// The tail of something, which there is while somebody follows it. A new one starts at `cursor`.
+    /// The tail of a source; a new one starts at `cursor`. It lives as long as it has clients.
     fn tail(&self, key: Key, cursor: &str) -> Arc<LiveTail> {
         let mut tails = self.tails();
         if let Some(tail) = tails.get(&key).and_then(Weak::upgrade) {
@@ -171,7 +170,7 @@ impl LiveStreams {
         tail
     }
 
-    /// A large message that was read lately, by its cursor.
+    /// A recently read large message, by cursor.
     fn large(&self, tail: &LiveTail, cursor: &str) -> Option<LiveMessage> {
         let large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         let found =
@@ -179,7 +178,7 @@ impl LiveStreams {
         found.map(|(_, message)| message.clone())
     }
 
-    /// Keeps a large message for whoever takes it in slices; the oldest make room, and are read again where need be.
+    /// Keeps a large message for clients that send it in slices. The oldest ones make room, and are read again if needed.
     fn keep_large(&self, tail: &LiveTail, message: LiveMessage) {
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
         large.push_back((tail.number, message));
@@ -195,7 +194,7 @@ impl LiveStreams {
     }
 }
 
-/// Keeps a tail at the end of what it is of, until nobody follows it.
+/// Keeps a tail up to date until it has no clients.
 async fn read(live: LiveStreams, key: Key, tail: Weak<LiveTail>) {
     let mut hint = Hint::of(&*live.store);
     while let Some(tail) = tail.upgrade() {
@@ -304,7 +303,7 @@ async fn feed(
     Ok(streamed(client))
 }
 
-/// The id that a client comes back with: by the header, or by a parameter for those who cannot set one.
+/// The id to resume after: from the header, or from a parameter for clients that can't set it.
 fn given<'a>(
     headers: &'a HeaderMap,
     params: &'a Params,
@@ -316,7 +315,7 @@ fn given<'a>(
     Ok(header.or(params.text(parameter)).filter(|id| !id.is_empty()))
 }
 
-/// The number of the event with this id. One that the run does not have is refused: to go on after it could skip others.
+/// The number of the event with this id. Refuses an id that the run doesn't have, since resuming after it could skip events.
 async fn seen(caller: &ApiCaller, row: &RunRow, id: &str) -> Result<u64, ApiError> {
     let unknown = || {
         let detail = format!("run {} has no event {id:?}; start without an id", row.run_id);

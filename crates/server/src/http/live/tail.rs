@@ -1,8 +1,7 @@
-//! A tail: the newest messages of one source, read and written once on this instance, however many follow it.
+//! A tail: the newest messages of one source, read and serialized once per instance, however many clients follow it.
 //!
-//! Messages stand in a ring under positions that only grow. Those who follow keep a position each and pull; whoever falls
-//! behind the ring reads from the store. Nothing waits for anybody, and the ring takes no more memory than its followers
-//! may cost.
+//! Messages are in a ring, at positions that only grow. Each client has a position and pulls; one that falls behind the ring
+//! reads from the store. Nothing waits for a client, and the ring's size is bounded by the number of clients.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,7 @@ use tokio::sync::watch;
 
 use super::message::{Ids, LiveMessage};
 
-/// What a ring may hold for each who follows it, and in all.
+/// Bytes in a ring, per client and in all.
 const EACH: usize = 16 * 1024;
 const MOST: usize = 1024 * 1024;
 /// Events read at a time.
@@ -23,14 +22,14 @@ const PAGE: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct LiveTail {
-    /// No other tail of this instance has it.
+    /// Unique on this instance.
     pub number: u64,
     source: Source,
     ids: Ids,
     ring: Mutex<Ring>,
-    /// The position behind the newest message. Its receivers are those who follow.
+    /// The position after the newest message. Its receivers are the clients.
     moved: watch::Sender<u64>,
-    /// Reads that began, and the last of them that came to its end. Held while reading.
+    /// Reads that started, and the last one that finished. Held while reading.
     begun: AtomicU64,
     reading: tokio::sync::Mutex<u64>,
 }
@@ -41,20 +40,20 @@ struct Ring {
     /// The position of the first message, and the cursor right before it.
     first: u64,
     before: Arc<str>,
-    /// The cursor up to which the source was read.
+    /// How far the source was read.
     cursor: Arc<str>,
     bytes: usize,
     /// The event that ended the run, in a tail of a run.
     last: Option<EventType>,
 }
 
-/// What stands at a position.
+/// What a position holds.
 #[derive(Debug)]
 pub(super) enum TailEntry {
     Message(LiveMessage),
     /// Nothing yet: everything up to this cursor was seen.
     End(Arc<str>),
-    /// The ring has gone on.
+    /// No longer in the ring.
     Gone,
 }
 
@@ -80,8 +79,7 @@ impl LiveTail {
         }
     }
 
-    /// Reads on to the end. Everything that was committed before the call is in the ring, or has been, when this is done;
-    /// of those who ask together one reads.
+    /// Reads to the end. Afterwards, everything committed before the call is in the ring, or was. Concurrent callers share a read.
     pub async fn read_on(&self, store: &dyn Store) -> Result<(), StoreError> {
         let before = self.begun.load(Ordering::SeqCst);
         let mut done = self.reading.lock().await;
@@ -115,14 +113,14 @@ impl LiveTail {
         }
     }
 
-    /// The position behind the newest message, and the cursor of it.
+    /// The position after the newest message, and its cursor.
     pub fn end(&self) -> (u64, Arc<str>) {
         let ring = self.ring();
         (ring.end(), ring.cursor.clone())
     }
 
-    /// The position at which one who has seen all before a cursor goes on. `None` where the ring cannot tell: equal
-    /// cursors have the same before them and after them, and nothing else is known of cursors.
+    /// The position for a client that has seen everything before a cursor. `None` if the ring doesn't have that cursor: cursors
+    /// can only be compared for equality.
     pub fn find(&self, cursor: &str) -> Option<u64> {
         let ring = self.ring();
         // What is empty is no cursor yet, neither here nor there.
@@ -139,7 +137,7 @@ impl LiveTail {
         Some(ring.first + index as u64 + 1)
     }
 
-    /// The event that ended the run, once it was read.
+    /// The event that ended the run, if it was read.
     pub fn last(&self) -> Option<EventType> {
         self.ring().last
     }
