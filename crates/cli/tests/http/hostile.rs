@@ -142,7 +142,7 @@ fn a_bound_token_sees_neither_the_workers_of_other_queues_nor_state_that_all_flo
         served.send(method, path, &[("authorization", &bearer), ("content-type", "application/json")], body)
     };
     for (worker, queues) in [("w1", json!(["q1"])), ("w2", json!(["q2"])), ("w3", json!(["q1", "q2"]))] {
-        let claim = json!({ "worker": worker, "queues": queues }).to_string();
+        let claim = json!({ "worker": worker, "queues": queues, "waitMs": 0 }).to_string();
         assert_eq!(ask(&admin, "POST", "/v1/work/claim", &claim).status, 200);
     }
     let seen = |token: &str| {
