@@ -503,10 +503,9 @@ fn an_expression_that_is_stopped_is_not_taken_for_one_that_errs() {
 
 #[test]
 fn what_parses_is_evaluated_on_a_small_stack() {
-    // The parser of an unoptimized build needs more than that for longer sums.
-    let sums = vec!["1"; 200].join("+");
+    let sums = vec!["1"; 1_000].join("+");
     let nots = "!".repeat(EXPRESSION_BYTES - 4) + "true";
-    let selects = "input".to_owned() + &".a".repeat(300);
+    let selects = "input".to_owned() + &".a".repeat(1_000);
     for text in [sums, nots, selects] {
         std::thread::Builder::new()
             .stack_size(2 << 20)

@@ -59,7 +59,6 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
             }
             Part::And(parts) => self.connect(&parts[0], &parts[1], Connective::And),
             Part::Or(parts) => self.connect(&parts[0], &parts[1], Connective::Or),
-            Part::Binary(Operator::Index, parts) => self.index(&parts[0], &parts[1]),
             Part::Binary(operator, parts) => self.binary(*operator, &parts[0], &parts[1]),
             Part::Call(name, args) => self.call(name, args),
             Part::Method(name, target, args) => self.method(name, target, args),
@@ -161,8 +160,7 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
     }
 
     #[inline(never)]
-    fn index(&mut self, of: &'a Part, index: &'a Part) -> Evaluated<'a> {
-        let of = self.value(of)?;
+    fn index(&mut self, of: CelValue<'a>, index: &'a Part) -> Evaluated<'a> {
         let inner = match &of {
             CelValue::Optional(None) => return Ok(of),
             CelValue::Optional(Some(inner)) => Some(inner),
@@ -212,7 +210,29 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
 
     #[inline(never)]
     fn binary(&mut self, operator: Operator, left: &'a Part, right: &'a Part) -> Evaluated<'a> {
-        let left = self.value(left)?;
+        if !matches!(left, Part::Binary(..)) {
+            let left = self.value(left)?;
+            return self.operate(operator, left, right);
+        }
+        // A long sum nests to the left; this way it needs no more stack than a short one.
+        let (mut first, mut then) = (left, vec![(operator, right)]);
+        while let Part::Binary(operator, parts) = first {
+            self.meter.step()?;
+            then.push((*operator, &parts[1]));
+            first = &parts[0];
+        }
+        let mut value = self.value(first)?;
+        while let Some((operator, right)) = then.pop() {
+            value = self.operate(operator, value, right)?;
+        }
+        Ok(value)
+    }
+
+    #[inline(never)]
+    fn operate(&mut self, operator: Operator, left: CelValue<'a>, right: &'a Part) -> Evaluated<'a> {
+        if operator == Operator::Index {
+            return self.index(left, right);
+        }
         let right = self.value(right)?;
         let ordered = |expected: fn(Ordering) -> bool, meter: &mut Meter<'_>| {
             Ok(left.order(&right, meter)?.map(|order| CelValue::Bool(expected(order))))

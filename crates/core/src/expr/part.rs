@@ -164,7 +164,10 @@ impl<'e> Scopes<'e> {
             Ast::Literal(literal) => literal_part(literal),
             Ast::Ident(name) => self.name(name, Typed::Yes),
             Ast::Select(select) => self.select(select),
-            Ast::Call(call) => self.call(call),
+            Ast::Call(call) => match operation(call) {
+                Some(_) => self.binary(expr),
+                None => self.call(call),
+            },
             Ast::List(list) => Part::List(self.parts(&list.elements)),
             Ast::Map(map) => Part::Map(
                 map.entries
@@ -204,16 +207,41 @@ impl<'e> Scopes<'e> {
         Part::Name { name: name.to_owned(), typed }
     }
 
+    /// A long path nests to the left, and so does a long sum: both are read without recursion.
     fn select(&mut self, select: &'e SelectExpr) -> Part {
-        let of = match &select.operand.expr {
+        let (mut last, mut path) = (select, Vec::new());
+        while let Ast::Select(of) = &last.operand.expr {
+            path.push(last);
+            last = of;
+        }
+        path.push(last);
+        let mut part = match &last.operand.expr {
             // Of `a.b`, `a` can only be a variable; of `has(a.b)`, a type as well.
-            Ast::Ident(name) => self.name(name, if select.test { Typed::Yes } else { Typed::No }),
+            Ast::Ident(name) => self.name(name, if last.test { Typed::Yes } else { Typed::No }),
             other => self.part(other),
         };
-        match select.test {
-            true => Part::Has(Box::new(of), select.field.clone()),
-            false => Part::Select(Box::new(of), select.field.clone()),
+        while let Some(select) = path.pop() {
+            part = match select.test {
+                true => Part::Has(Box::new(part), select.field.clone()),
+                false => Part::Select(Box::new(part), select.field.clone()),
+            };
         }
+        part
+    }
+
+    fn binary(&mut self, expr: &'e Ast) -> Part {
+        let (mut first, mut then) = (expr, Vec::new());
+        while let Ast::Call(call) = first
+            && let Some((operator, left, right)) = operation(call)
+        {
+            then.push((operator, right));
+            first = left;
+        }
+        let mut part = self.part(first);
+        while let Some((operator, right)) = then.pop() {
+            part = Part::Binary(operator, Box::new([part, self.part(right)]));
+        }
+        part
     }
 
     fn call(&mut self, call: &'e CallExpr) -> Part {
@@ -230,11 +258,6 @@ impl<'e> Scopes<'e> {
             }
             (op::LOGICAL_NOT, [of]) => return Part::Not(self.boxed(of)),
             (op::NEGATE, [of]) => return Part::Negate(self.boxed(of)),
-            (name, [a, b]) => {
-                if let Some(operator) = Operator::of(name) {
-                    return Part::Binary(operator, Box::new([a, b].map(|part| self.part(&part.expr))));
-                }
-            }
             _ => {}
         }
         let args = self.parts(&call.args);
@@ -280,6 +303,14 @@ impl<'e> Scopes<'e> {
 enum Typed {
     Yes,
     No,
+}
+
+/// An operator between two parts.
+fn operation(call: &CallExpr) -> Option<(Operator, &Ast, &Ast)> {
+    match &call.args[..] {
+        [left, right] => Some((Operator::of(&call.func_name)?, &left.expr, &right.expr)),
+        _ => None,
+    }
 }
 
 /// The `e` of `@result + [e]`.
