@@ -110,3 +110,29 @@ fn a_start_whose_context_is_too_costly_is_refused() {
     let came = Scenario::of(&yaml).start(&items(55));
     assert!(matches!(came, Came::Refused(Refusal::TooCostly { .. })), "{came:?}");
 }
+
+/// Two alternatives that lead to two alternatives each, 21 levels deep.
+fn doubling() -> String {
+    let level =
+        |at: usize| format!("d{at}: {{anyOf: [{{$ref: '#/$defs/d{0}'}}, {{$ref: '#/$defs/d{0}'}}]}}", at + 1);
+    let levels: Vec<String> = (0..21).map(level).collect();
+    format!("{{$defs: {{{}, d21: {{type: string}}}}, $ref: '#/$defs/d0'}}", levels.join(", "))
+}
+
+#[test]
+fn an_input_that_is_too_costly_to_check_is_refused() {
+    let flow = format!("input: {}\nsteps:\n  a: {{function: f}}", doubling());
+    let came = Scenario::of(&flow).start("1");
+    assert!(matches!(&came, Came::Refused(Refusal::TooCostly { .. })), "{came:?}");
+}
+
+#[test]
+fn an_emit_that_is_too_costly_to_check_fails_its_step_for_good() {
+    let schema = doubling();
+    let flow =
+        format!("steps:\n  a: {{function: f, returns: ea, emits: {{ea: {schema}}}, retry: {{attempts: 5}}}}");
+    let mut run = Scenario::started(&flow, "null");
+    run.done("a", "1", &[]);
+    assert_eq!((run.phase("a"), run.status()), (Phase::Failed, Status::Failed));
+    assert_eq!(run.data(EventType::StepFailed)["code"], "too_costly");
+}

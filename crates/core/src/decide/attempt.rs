@@ -2,7 +2,7 @@
 
 use super::draft::Draft;
 use super::report::Report;
-use super::{AttemptFailure, Halt, Refusal, Retryable};
+use super::{AttemptFailure, Halt, Refusal, Retryable, unfit};
 use crate::budget::TooCostly;
 use crate::definition::{Backoff, Retry};
 use crate::event::{EventType, Slot};
@@ -102,7 +102,7 @@ impl Draft<'_> {
         payload.clone().within(&format!("emit {name:?}"), self.moment.limits.payload())?;
         if let Some(schema) = schema {
             let what = || format!("emit {name:?} of step {:?}", planned.name);
-            schema.check(payload).map_err(|problem| Refusal::Schema { what: what(), problem })?;
+            schema.check(payload).map_err(|problem| unfit(what(), problem))?;
         }
         Ok(event)
     }

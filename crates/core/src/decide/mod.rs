@@ -26,6 +26,7 @@ use crate::plan::Plan;
 use crate::receipt::ReceiptChange;
 use crate::report::ReportDigest;
 use crate::run::RunState;
+use crate::schema::SchemaError;
 use crate::time::Time;
 
 use draft::Draft;
@@ -336,9 +337,7 @@ pub fn check_input(plan: &Plan, input: &Json, limits: Limits) -> Result<(), Refu
 
 fn check_input_schema(plan: &Plan, input: &Json) -> Result<(), Refusal> {
     match &plan.input {
-        Some(schema) => {
-            schema.check(input).map_err(|problem| Refusal::Schema { what: "the input".to_owned(), problem })
-        }
+        Some(schema) => schema.check(input).map_err(|problem| unfit("the input".to_owned(), problem)),
         None => Ok(()),
     }
 }
@@ -380,8 +379,16 @@ fn check_payload(plan: &Plan, event: u32, name: &str, payload: &Json, limits: Li
     let what = format!("event {name:?}");
     payload.clone().within(&what, limits.payload())?;
     match &plan.events[event as usize].accepted {
-        Some(Some(schema)) => schema.check(payload).map_err(|problem| Refusal::Schema { what, problem }),
+        Some(Some(schema)) => schema.check(payload).map_err(|problem| unfit(what, problem)),
         _ => Ok(()),
+    }
+}
+
+/// A payload that doesn't match its schema, or can't be compared with it.
+fn unfit(what: String, problem: SchemaError) -> Refusal {
+    match problem {
+        SchemaError::TooCostly(problem) => Refusal::TooCostly { problem: format!("{what} is {problem}") },
+        breach => Refusal::Schema { what, problem: breach.to_string() },
     }
 }
 

@@ -18,15 +18,16 @@ impl Plan {
             problem,
         };
         let names = Names::of(&definition);
+        let mut schemas = Schemas::default();
         let mut events = names.events.keys().map(|name| PlanEvent::named(name)).collect::<Vec<_>>();
         for (name, schema) in &definition.accepts {
-            let schema = compile(schema).map_err(|problem| fail(&format!("accepts.{name}"), problem))?;
+            let schema = schemas.of(schema);
             events[names.events[name.as_str()] as usize].accepted = Some(schema);
         }
         let mut steps = Vec::with_capacity(definition.steps.len());
         for (index, step) in definition.steps.iter().enumerate() {
             let index = index as u32;
-            let planned = PlanStep::build(step, &names)
+            let planned = PlanStep::build(step, &names, &mut schemas)
                 .map_err(|problem| fail(&format!("steps.{}", step.name), problem))?;
             for event in &planned.inputs {
                 events[*event as usize].listeners.push(index);
@@ -74,7 +75,7 @@ impl Plan {
                 (None, None) => step.leaf,
             };
         }
-        let input = compile(&definition.input).map_err(|problem| fail("input", problem))?;
+        let input = schemas.of(&definition.input);
         let by_name = steps.iter().enumerate().map(|(at, step)| (step.name.clone(), at as u32)).collect();
         Ok(Plan {
             by_name,
@@ -99,11 +100,10 @@ impl PlanEvent {
 }
 
 impl PlanStep {
-    fn build(step: &StepDefinition, names: &Names) -> Result<PlanStep, String> {
+    fn build(step: &StepDefinition, names: &Names, schemas: &mut Schemas) -> Result<PlanStep, String> {
         let mut emits = BTreeMap::new();
         for (name, schema) in &step.emits {
-            let schema = compile(schema).map_err(|problem| format!("emits.{name}: {problem}"))?;
-            emits.insert(names.events[name.as_str()], schema);
+            emits.insert(names.events[name.as_str()], schemas.of(schema));
         }
         let returns = step.returns.as_deref().map(|name| names.events[name]);
         if let Some(event) = returns {
@@ -156,8 +156,16 @@ fn need(runner: &Runner) -> String {
     }
 }
 
-fn compile(schema: &Option<serde_json::Value>) -> Result<Option<Schema>, String> {
-    schema.as_ref().map(Schema::compile).transpose()
+/// The schemas of a definition, each compiled once: generated flows repeat them.
+#[derive(Default)]
+struct Schemas(BTreeMap<String, Schema>);
+
+impl Schemas {
+    fn of(&mut self, schema: &Option<serde_json::Value>) -> Option<Schema> {
+        let schema = schema.as_ref()?;
+        let compiled = self.0.entry(schema.to_string()).or_insert_with(|| Schema::of_registered(schema));
+        Some(compiled.clone())
+    }
 }
 
 /// The numbers of a definition's steps and events.

@@ -106,6 +106,12 @@ pub(super) fn judge(text: &str, role: ExpressionUse) -> Verdict {
     Ok(expr.members_of(role.context()))
 }
 
+/// What is said of an expression that is one too many.
+pub(super) fn too_many() -> (String, String) {
+    let problem = "is one too many: the expressions of this definition take too long to parse together";
+    (problem.to_owned(), "split the definition, or compute some of it in steps".to_owned())
+}
+
 /// Whether a condition is false whatever the run: it reads nothing and yields false.
 pub(super) fn never_holds(condition: Option<&str>) -> bool {
     let Some(condition) = condition.filter(|text| text.len() < 64) else {

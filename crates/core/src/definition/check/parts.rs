@@ -8,9 +8,10 @@ use super::context::ContextKeys;
 use super::expressions::{self, ExpressionUse, Verdict};
 use crate::definition::place::Place;
 use crate::definition::{Cleanup, Definition, Retain, Retry, Runner, StepDefinition, Subscribes};
+use crate::expr::{self, EXPRESSIONS_WEIGHT};
 use crate::ids::check_name;
 use crate::limits;
-use crate::schema::Schema;
+use crate::schema::{PATTERNS, SCHEMAS_BYTES, Schema};
 use crate::time::format_duration;
 
 pub(super) fn check(definition: &Definition) -> Vec<Finding> {
@@ -34,6 +35,10 @@ pub(super) struct Parts {
     /// Verdicts on expressions and schemas seen before: generated flows repeat them.
     expressions: BTreeMap<(String, ExpressionUse), Verdict>,
     schemas: BTreeMap<String, Option<String>>,
+    /// What was compiled so far, to refuse a definition that would take minutes.
+    expression_weight: usize,
+    schema_bytes: usize,
+    patterns: usize,
     /// What expressions of a machine can read of its context.
     context: Option<ContextKeys>,
 }
@@ -319,7 +324,12 @@ impl Parts {
 
     pub(super) fn expression(&mut self, what: &str, text: &str, role: ExpressionUse, place: Place) {
         let key = (text.to_owned(), role);
-        let verdict = self.expressions.entry(key).or_insert_with(|| expressions::judge(text, role));
+        // A plan parses each of them, also those that are the same.
+        self.expression_weight += expr::weight(text);
+        let verdict = match self.expression_weight > EXPRESSIONS_WEIGHT {
+            true => &mut Err(expressions::too_many()),
+            false => self.expressions.entry(key).or_insert_with(|| expressions::judge(text, role)),
+        };
         match (verdict, &self.context) {
             (Err((problem, help)), _) => {
                 let (message, help) = (format!("{what} {problem}"), help.clone());
@@ -331,11 +341,28 @@ impl Parts {
     }
 
     fn schema(&mut self, what: &str, schema: &serde_json::Value, place: Place) {
-        let verdict = self.schemas.entry(schema.to_string()).or_insert_with(|| Schema::compile(schema).err());
-        if let Some(problem) = verdict {
-            let message = format!("the schema of {what} isn't a valid JSON Schema: {problem}");
-            self.error("bad-schema", place, message, "fix it; references can only point inside the schema");
+        let text = schema.to_string();
+        if let Some(problem) = self.schemas.get(&text) {
+            self.bad_schema(what, problem.clone(), place);
+            return;
         }
+        self.schema_bytes += text.len();
+        let verdict = match self.schema_bytes > SCHEMAS_BYTES || self.patterns > PATTERNS {
+            true => Err(format!(
+                "the schemas of this definition are over {SCHEMAS_BYTES} bytes or {PATTERNS} patterns together"
+            )),
+            false => Schema::compile(schema).map(|schema| self.patterns += schema.patterns()),
+        };
+        self.schemas.insert(text, verdict.clone().err());
+        self.bad_schema(what, verdict.err(), place);
+    }
+
+    fn bad_schema(&mut self, what: &str, problem: Option<String>, place: Place) {
+        let Some(problem) = problem else { return };
+        let message = format!("the schema of {what} can't be used: {problem}");
+        let help = "fix it; references can only point inside the schema, and a pattern must stay small: limit lengths with \
+                    `maxLength` instead of repeating classes of characters";
+        self.error("bad-schema", place, message, help);
     }
 
     pub(super) fn error(&mut self, code: &'static str, place: Place, message: String, help: &str) {
