@@ -2,6 +2,7 @@
 
 mod access;
 mod audit;
+mod budgets;
 mod contract;
 mod deploy;
 mod hostile;

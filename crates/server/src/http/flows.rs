@@ -12,6 +12,7 @@ use flowline_api::flows::{
     Activate, DefinitionJson, FlowChanged, FlowDefinition, FlowList, FlowView, Registered, Validated,
 };
 use flowline_api::problem::DiagnosticList;
+use tokio::sync::Semaphore;
 
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
@@ -89,22 +90,44 @@ fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, ApiError> {
     Ok(read(name, &body.text, format))
 }
 
+/// Definitions that are compiled at the same time. Each can take a processor for a second or two.
+static COMPILING: Semaphore = Semaphore::const_new(2);
+
+/// Compiles a definition on a thread of its own, so that other requests go on meanwhile. It keeps its place until it is done,
+/// even if the client doesn't wait for it.
+async fn compiled<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    let stopping = || ApiError::new(&codes::STOPPING, "the server is stopping");
+    let place = COMPILING.acquire().await.map_err(|_| stopping())?;
+    let work = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work()
+    });
+    work.await.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => stopping(),
+    })
+}
+
 async fn register(caller: ApiCaller, _: Params, body: Text) -> Result<Response, ApiError> {
-    let mut read = parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
-    let flow = read.definition.flow.clone();
+    let (flow, plan, mut warnings) = compiled(move || {
+        let Read { definition, warnings } =
+            parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
+        let flow = definition.flow.clone();
+        Ok::<_, ApiError>((flow, Plan::build(definition).map_err(EngineError::from)?, warnings))
+    })
+    .await??;
     if let Some(act) = &caller.act {
         act.asks("flow", flow.as_str());
     }
     caller.check_flow(&flow)?;
     let store = caller.engine.store();
-    let plan = Plan::build(read.definition).map_err(EngineError::from)?;
     let known = store.definition(caller.engine.tenant(), &plan.hash).await?;
     let plan = caller
         .engine
         .register_plan(plan.into(), known.as_ref().and_then(|known| known.origin.clone()))
         .await?;
     let unserved = caller.engine.unserved(&plan);
-    read.warnings.items.extend(unserved.into_iter().map(|unserved| Diagnostic {
+    warnings.items.extend(unserved.into_iter().map(|unserved| Diagnostic {
         severity: Severity::Warning,
         code: "not-run-here",
         message: unserved.to_string(),
@@ -114,7 +137,7 @@ async fn register(caller: ApiCaller, _: Params, body: Text) -> Result<Response, 
     }));
     let status = if known.is_some() { StatusCode::OK } else { StatusCode::CREATED };
     let (flow, hash, created) = (plan.flow.clone(), plan.hash.clone(), known.is_none());
-    let answer = Registered { flow, hash, created, warnings: diagnostics(&read.warnings) };
+    let answer = Registered { flow, hash, created, warnings: diagnostics(&warnings) };
     Ok((status, Json(answer)).into_response())
 }
 
@@ -123,7 +146,7 @@ fn diagnostics(found: &Diagnostics) -> DiagnosticList {
 }
 
 async fn validate(_: ApiCaller, _: Params, body: Text) -> Result<Json<Validated>, ApiError> {
-    Ok(Json(match parse(&body)? {
+    Ok(Json(match compiled(move || parse(&body)).await?? {
         Ok(Read { definition, warnings }) => {
             Validated { valid: true, flow: Some(definition.flow), diagnostics: diagnostics(&warnings) }
         }
