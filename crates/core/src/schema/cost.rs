@@ -111,9 +111,14 @@ impl CostPart {
 #[derive(Default)]
 struct Chain<'c> {
     of: Option<(usize, &'c Chain<'c>)>,
+    length: u64,
 }
 
 impl Chain<'_> {
+    fn with(&self, part: usize) -> Chain<'_> {
+        Chain { of: Some((part, self)), length: self.length + 1 }
+    }
+
     fn has(&self, part: usize) -> bool {
         self.of.is_some_and(|(of, rest)| of == part || rest.has(part))
     }
@@ -132,14 +137,15 @@ impl CostWalk<'_> {
 
     fn visit(&mut self, at: usize, value: &Value, chain: &Chain<'_>, depth: usize) -> Result<(), Stopped> {
         let part = &self.map.parts[at];
-        self.spend(1 + part.flat)?;
+        // Looking for circles takes longer the more subschemas are around this one.
+        self.spend(1 + part.flat + chain.length / 8)?;
         if depth > WALK_DEPTH {
             return Err(Stopped);
         }
         if part.foreign {
             self.foreign(value)?;
         }
-        let chain = Chain { of: Some((at, chain)) };
+        let chain = chain.with(at);
         for &same in &part.same {
             // The validator doesn't go in circles either.
             if !chain.has(same) {
@@ -202,7 +208,7 @@ impl CostWalk<'_> {
         for &same in &self.map.parts[at].same {
             if !chain.has(same) {
                 self.visit(same, value, chain, depth + 1)?;
-                self.mark(same, value, &Chain { of: Some((same, chain)) }, depth + 1)?;
+                self.mark(same, value, &chain.with(same), depth + 1)?;
             }
         }
         Ok(())
