@@ -257,4 +257,23 @@ mod tests {
         let error = render(&request, json!("x".repeat(1 << 20))).unwrap_err();
         assert_eq!(error.to_string(), "the body of the request: it's over 16777216 bytes (setting max-join)");
     }
+
+    #[test]
+    fn templates_that_take_too_much_are_refused_as_too_costly() {
+        let long = "input.l.all(a, input.l.all(b, input.l.all(c, input.l.all(d, true))))";
+        let input = json!({ "l": (0..55).collect::<Vec<_>>(), "s": "x".repeat(1 << 20) });
+        let code = |request: &HttpRequest| render(request, input.clone()).unwrap_err().code;
+        assert_eq!(code(&request(&format!("https://a.example/${{{long}}}"))), Some("too_costly"));
+        let mut grown = request("https://a.example/");
+        grown.body = Some(json!(format!("${{{}}}", vec!["input.s"; 100].join("+"))));
+        assert_eq!(code(&grown), Some("too_costly"));
+        // Each part is within its budget, all of them together aren't.
+        let mut many = request("https://a.example/");
+        many.body =
+            Some(json!(vec![format!("${{{}}}", long.replace("input.l.", "input.l.filter(x, x < 16).")); 20]));
+        assert_eq!(code(&many), Some("too_costly"));
+        let mut missing = request("https://a.example/${input.lost}");
+        missing.body = None;
+        assert_eq!(code(&missing), None);
+    }
 }
