@@ -127,13 +127,8 @@ async fn a_step_that_waits_for_a_run_whose_result_is_gone_fails_instead_of_getti
         Engine::on(store.clone()).config(config).flow(&child).definition(parent, None).start().await.unwrap();
     let waits = engine.run_named("parent", Json::null()).await.unwrap().delay(HOUR * 3).await.unwrap();
     let key = digest(format!("{}__call", waits.id()).as_bytes());
-    let done = engine
-        .run_named("child", Json::null())
-        .await
-        .unwrap()
-        .idempotency_key(format!("step:{key}"))
-        .await
-        .unwrap();
+    let done =
+        engine.run_named("child", Json::null()).await.unwrap().own_key(format!("step:{key}")).await.unwrap();
     assert!(!ended(&store, &done).await.trimmed);
     store.clock().advance(HOUR * 2);
     let policy = Retention { events: HOUR * 24, runs: HOUR * 48 };

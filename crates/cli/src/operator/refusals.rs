@@ -46,9 +46,8 @@ fn refused(status: u16, code: &str, detail: String) -> CliError {
         "bad-body" | "run-not-ended" | "no-such-step" => CliError::input(detail),
         "no-such-run" | "no-such-flow" | "no-such-queue" | "no-such-token" | "no-such-receipt"
         | "no-such-lock" | "no-such-key" | "run-ended" | "flow-retired" | "refused" | "role"
-        | "key-conflict" | "schema" | "definition" | "invalid" | "stale-lease" | "outcome-conflict" => {
-            CliError::refusal(known, detail)
-        }
+        | "key-conflict" | "schema" | "too-costly" | "definition" | "invalid" | "stale-lease"
+        | "outcome-conflict" => CliError::refusal(known, detail),
         "unavailable" => CliError::new(Exit::Store, "store-unavailable", detail)
             .help("the server can't reach its store; try again in a moment"),
         "store" => CliError::new(Exit::Store, "store", detail),

@@ -483,6 +483,11 @@ fn administration(api: &Contract) {
     assert_eq!(revoked.status, 204);
     assert!(!api.get("/v1/audit?limit=3").json()["items"].as_array().unwrap().is_empty());
     assert_eq!(api.get("/v1/whoami").json()["scopes"], json!(["admin"]));
+    let own = [("content-type", "application/json"), ("sec-fetch-site", "same-origin")];
+    let signed_in = api.send("POST", "/v1/session", &own, r#"{"token": "fl_any"}"#);
+    assert!(signed_in.header("set-cookie").unwrap().contains("HttpOnly; SameSite=Strict"));
+    assert_eq!(api.send("DELETE", "/v1/session", &own[1..], "").status, 204);
+    assert_eq!(api.post("/v1/session", json!({ "token": "fl_any" })).code(), "forbidden", "not from a page");
     locks(api);
 }
 

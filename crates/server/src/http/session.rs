@@ -27,7 +27,7 @@ const LASTS: Duration = Duration::from_secs(12 * 60 * 60);
 pub const ROUTES: &[Route] = &[
     Route::post("/v1/session", RouteAccess::Open, "Sign in to the console", handler!(sign_in))
         .about("Exchanges a token for a session cookie that lasts 12 hours, or until the token is revoked. For browsers; other clients send the token itself.")
-        .body(Body::of::<NewSession>(BodyLimit::Bytes(4 << 10)))
+        .body(Body::of::<NewSession>(BodyLimit::Bytes(64 << 10)))
         .answers(&[Answer::empty(204, "Signed in; the response sets the cookie.")])
         .problems(&[&codes::UNAUTHORIZED, &codes::FORBIDDEN]),
     Route::delete("/v1/session", RouteAccess::Open, "Sign out of the console", handler!(sign_out))
