@@ -58,7 +58,7 @@ async fn fill(f: &Fixture, count: usize, expires: impl Fn(usize) -> Option<flowl
 }
 
 pub async fn a_document_comes_back_as_it_was_put(f: Fixture) {
-    let body = Json::parse(r#"{"b": 1.50,  "a": [null, "\u0000é\u202e"], "b": 2}"#).expect("is JSON");
+    let body = Json::composed(r#"{"b": 1.50,  "a": [null, "\u0000é\u202e"], "b": 2}"#.to_owned());
     f.put(TOKENS, "t1", body.clone(), None).await;
     let expected = Document { id: "t1".into(), body, expires: None };
     assert_eq!(get(&f, TOKENS, "t1").await.as_ref(), Some(&expected), "byte for byte");

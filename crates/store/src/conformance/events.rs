@@ -154,7 +154,8 @@ pub async fn strange_text_in_payloads_comes_back_byte_for_byte(f: Fixture) {
     let mut texts: Vec<Json> = given::STRANGE.iter().map(|text| given::json((*text).into())).collect();
     // Not the form that a serializer would choose: spaces, escapes, duplicate keys, a number beyond any float.
     for raw in [r#"{ "a" : 1 , "a" : "\u0041\u0000" }"#, "12345678901234567890123456789.10", "[ ]", "null"] {
-        texts.push(Json::parse(raw).expect("JSON"));
+        // As it was stored: what comes from outside with a key twice is refused today, and older builds took it.
+        texts.push(Json::composed(raw.to_owned()));
     }
     texts.push(given::json("x".repeat(300_000).into()));
     let events = texts.iter().map(|data| NewEvent::run(EventType::Log, Some(data.clone()))).collect();
