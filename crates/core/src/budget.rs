@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 /// Steps of one evaluation. A step is a part of an expression that is evaluated once, an item that a macro looks at, a value
-/// that is compared or copied, or 64 bytes of text. A million take about 20 ms.
+/// that is compared or copied, or 64 bytes of text. A million take tens of milliseconds.
 pub const STEPS: u64 = 1_000_000;
 /// Bytes that one evaluation may make, whether it keeps them or not: 64 MiB. A payload of the default size can be copied
 /// whole, however small its values are.
