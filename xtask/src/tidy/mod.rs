@@ -9,6 +9,7 @@ mod leaks;
 mod leftovers;
 mod links;
 mod manifests;
+mod names;
 mod planted;
 mod purity;
 mod rules;
@@ -39,6 +40,7 @@ const CHECKS: &[Check] = &[
     links::check,
     unwraps::check,
     planted::check,
+    names::check,
 ];
 
 /// Something to mend: where, what, and how.

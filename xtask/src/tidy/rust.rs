@@ -5,7 +5,7 @@
 
 /// One line of a Rust file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct SourceLine {
     /// The code, with comments removed and the insides of strings blanked.
     pub(super) code: String,
     /// The text of comments, without their slashes.
@@ -14,7 +14,7 @@ pub(super) struct Line {
     pub(super) test: bool,
 }
 
-impl Line {
+impl SourceLine {
     /// The name in `mod name;`, when the line declares a module that lives in another file.
     pub(super) fn module_declared(&self) -> Option<&str> {
         let (before, name) = self.code.trim().strip_suffix(';')?.rsplit_once(' ')?;
@@ -34,14 +34,14 @@ pub(super) struct Use {
     pub(super) test: bool,
 }
 
-pub(super) fn read(text: &str) -> Vec<Line> {
+pub(super) fn read(text: &str) -> Vec<SourceLine> {
     let mut lines = split(text);
     mark_tests(&mut lines);
     lines
 }
 
 /// Every name brought in by the `use` statements of a file.
-pub(super) fn uses(lines: &[Line]) -> Vec<Use> {
+pub(super) fn uses(lines: &[SourceLine]) -> Vec<Use> {
     let mut uses = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         for start in word_positions(&line.code, "use") {
@@ -125,10 +125,10 @@ enum In {
     RawText { hashes: usize },
 }
 
-fn split(text: &str) -> Vec<Line> {
+fn split(text: &str) -> Vec<SourceLine> {
     let chars: Vec<char> = text.chars().collect();
     let mut lines = Vec::new();
-    let mut line = Line::default();
+    let mut line = SourceLine::default();
     let (mut state, mut at) = (In::Code, 0);
     while at < chars.len() {
         let c = chars[at];
@@ -199,7 +199,7 @@ fn raw_text(chars: &[char], at: usize) -> Option<(In, usize)> {
 }
 
 /// Marks the lines of every item under `#[cfg(test)]`.
-fn mark_tests(lines: &mut [Line]) {
+fn mark_tests(lines: &mut [SourceLine]) {
     if lines.iter().any(|line| line.code.contains("#![cfg(test)]")) {
         lines.iter_mut().for_each(|line| line.test = true);
         return;
@@ -218,7 +218,7 @@ fn mark_tests(lines: &mut [Line]) {
 }
 
 /// The line on which the item after line `first`, byte `from`, ends: at its `;` or closing brace.
-fn item_end(lines: &[Line], first: usize, from: usize) -> usize {
+fn item_end(lines: &[SourceLine], first: usize, from: usize) -> usize {
     let (mut depth, mut braces) = (0_i32, 0_i32);
     for (at, line) in lines.iter().enumerate().skip(first) {
         let code = if at == first { &line.code[from..] } else { &line.code };
@@ -254,7 +254,7 @@ mod tests {
         let lines = read("let a = \"x // y\"; // why\n/* one\ntwo */ let b = 1;\n");
         assert_eq!(lines[0].code, "let a = \"      \"; ");
         assert_eq!(lines[0].comment, " why");
-        assert_eq!(lines[1], Line { comment: " one".into(), ..Line::default() });
+        assert_eq!(lines[1], SourceLine { comment: " one".into(), ..SourceLine::default() });
         assert_eq!(lines[2].comment, "two ");
         assert_eq!(lines[2].code, " let b = 1;");
     }

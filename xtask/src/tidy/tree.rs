@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::rust::{self, Line};
+use super::rust::{self, SourceLine};
 
 #[derive(Debug, Default)]
 pub(super) struct Tree {
@@ -22,14 +22,14 @@ struct File {
     /// Nothing for what is not UTF-8 text.
     text: Option<String>,
     /// Nothing for what is not Rust.
-    rust: Vec<Line>,
+    rust: Vec<SourceLine>,
 }
 
 /// A Rust file with its text taken apart.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rust<'a> {
     pub(super) path: &'a str,
-    pub(super) lines: &'a [Line],
+    pub(super) lines: &'a [SourceLine],
     /// The whole file is test code.
     pub(super) test: bool,
 }

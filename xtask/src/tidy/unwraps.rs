@@ -3,7 +3,7 @@
 //! The reason is a comment `// unwrap: …` on the same line or in the comment right above. The conformance suite is made
 //! of tests, though it lives in a crate's source for adapters to call.
 
-use super::rust::Line;
+use super::rust::SourceLine;
 use super::{Finding, Tree};
 
 const CALLS: &[&str] = &[".unwrap()", ".expect("];
@@ -34,8 +34,9 @@ fn in_crate_src(path: &str) -> bool {
         && !path.contains("/src/conformance/")
 }
 
-fn has_reason(lines: &[Line], at: usize) -> bool {
-    let gives = |line: &Line| line.comment.split_once(REASON).is_some_and(|(_, why)| !why.trim().is_empty());
+fn has_reason(lines: &[SourceLine], at: usize) -> bool {
+    let gives =
+        |line: &SourceLine| line.comment.split_once(REASON).is_some_and(|(_, why)| !why.trim().is_empty());
     let above =
         lines[..at].iter().rev().take_while(|line| line.code.trim().is_empty() && !line.comment.is_empty());
     gives(&lines[at]) || above.into_iter().any(gives)
