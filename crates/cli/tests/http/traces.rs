@@ -12,6 +12,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::kit::served::Served;
+use crate::kit::wait_for;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
@@ -129,11 +130,12 @@ fn a_run_and_its_attempts_are_spans_of_the_trace_that_it_was_started_from() {
     assert_eq!(told, format!("00-{TRACE}-{}-01", tell["spanId"].as_str().unwrap()), "what the step was told");
     assert_eq!((&tell["status"]["code"], &fall["status"]["code"]), (&json!(1), &json!(2)));
     assert_eq!(attribute(fall, "error.type")["stringValue"], "exit_4");
-    let metrics = served.get("/metrics").body;
-    assert!(
-        metrics.lines().any(|line| line.starts_with("flowline_spans_exported_total") && line.ends_with(" 3")),
-        "{metrics}"
-    );
+    // The collector's answer is counted once it is back.
+    wait_for("the spans are counted", || {
+        let metrics = served.get("/metrics").body;
+        let mut lines = metrics.lines();
+        lines.any(|line| line.starts_with("flowline_spans_exported_total") && line.ends_with(" 3"))
+    });
 }
 
 #[test]
