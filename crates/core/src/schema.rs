@@ -1,7 +1,7 @@
 //! JSON Schema for inputs and emits: compiled once, never fetching anything, and bounded in what it costs.
 //!
 //! Patterns are matched in linear time; those that look around or back are matched with few steps back. What a check can
-//! cost is [counted](cost) before it is made, and one over the limit is refused as too costly.
+//! cost is counted before it is made, and one over the limit is refused as too costly.
 
 mod cost;
 
