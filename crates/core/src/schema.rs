@@ -122,7 +122,7 @@ impl Schema {
         })
     }
 
-    /// How many patterns it has, for whoever compiles many schemas.
+    /// How many patterns it has, for callers that compile many schemas.
     pub(crate) fn patterns(&self) -> usize {
         (*self.kept).as_ref().map_or(0, |(_, map)| map.patterns.len())
     }

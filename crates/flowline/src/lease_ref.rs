@@ -143,7 +143,7 @@ impl Engine {
     /// decided on.
     async fn check(&self, lease: &LeaseRef) -> Result<Attempt, EngineError> {
         let store = &*self.shared.store;
-        // Before the run is looked for: whoever made a reference up isn't told whether it exists.
+        // Checked before the run is loaded, so that a made-up reference doesn't reveal whether it exists.
         if let Some(seal) = &lease.seal {
             let sealer = self.shared.sealer().await?;
             if !sealer.is_sealed(&lease.run.tenant, &lease.said(), seal) {

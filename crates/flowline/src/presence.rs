@@ -1,6 +1,6 @@
 //! A sign that an engine leaves in a shared store to show that it's there, even when idle.
 //!
-//! It's a hint for whoever needs the store alone, such as a move. It's removed when the engine stops, and expires after
+//! It's a hint for commands that need the store alone, such as a move. It's removed when the engine stops, and expires after
 //! a crash. A SQLite file needs none, because its engine locks it.
 
 use std::sync::Arc;

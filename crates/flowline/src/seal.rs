@@ -5,7 +5,7 @@
 //! repeated must still be answered as recorded. So a reference is sealed with a key that only the instances of a store know:
 //! it's taken as it was given out, or not at all.
 //!
-//! The key is a document of the store. It's made by whoever needs it first, stays for good, and moves with the store.
+//! The key is a document of the store. The first instance that needs it creates it; it stays for good, and moves with the store.
 
 use flowline_core::{Json, Tenant};
 use flowline_store::{NewDocument, Store, StoreError};

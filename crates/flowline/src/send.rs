@@ -176,7 +176,7 @@ impl SendRequest {
         SendRequest { whose: KeyOwner::Engine, ..self.key(key) }
     }
 
-    /// Sets the event's id, of which a run accepts one event. Takes precedence over a key.
+    /// Sets the event's id; a run accepts one event per id. Takes precedence over a key.
     pub fn event_id(mut self, id: impl Into<String>) -> SendRequest {
         self.event_id = Some(id.into());
         self

@@ -15,7 +15,7 @@ use crate::operator::{OperatorLock, lost};
 use crate::output;
 use crate::signals::Signals;
 
-/// A lock in a file is taken by whoever may write to the file, and that is one process at a time.
+/// Taking a lock in a file writes to the file, and only one process at a time may do that.
 const FILE_IN_USE: &str = "a SQLite file has one writer at a time, and `locks run` is it while its command runs, whatever the \
                            lock is called. To take locks side by side, start `flowline serve` on the file and use --server URL, \
                            or use a Postgres or Redis store";

@@ -94,7 +94,7 @@ impl Whereabouts {
     /// Waits until the connection has moved to the threads for this.
     pub async fn take(&self, wanted: RouteEffect) {
         self.wants_to_read.store(wanted == RouteEffect::Reads, Ordering::Relaxed);
-        // Nobody has to be woken: whoever moves a connection polls it.
+        // No need to wake anyone: the task that moves a connection polls it.
         poll_fn(|_| if self.here() == wanted { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 }
