@@ -21,7 +21,7 @@ use crate::Invariant;
 use crate::Invariant::{I1, I3, I4, I5, I6, I8, I12, I14};
 use crate::flow::FlowMap;
 use crate::violation::Findings;
-use data::EventData;
+use data::WalkedData;
 pub(crate) use machine::MachineAt;
 pub(crate) use values::KnownValue;
 
@@ -99,7 +99,7 @@ pub(crate) struct Walk {
 struct LogLine<'a> {
     flow: &'a FlowMap,
     event: &'a Event,
-    data: &'a EventData,
+    data: &'a WalkedData,
     found: &'a mut Findings,
 }
 
@@ -207,7 +207,7 @@ impl Walk {
     }
 
     pub(crate) fn event(&mut self, flow: &FlowMap, event: &Event, found: &mut Findings) {
-        let line = &mut LogLine { flow, event, data: &EventData::read(event), found };
+        let line = &mut LogLine { flow, event, data: &WalkedData::read(event), found };
         self.envelope(line);
         if let Some(end) = self.ended {
             return line.say(I1, format!("follows {end}"));

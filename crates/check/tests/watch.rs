@@ -7,7 +7,7 @@ use flowline_core::event::EventType;
 use flowline_core::{Status, Tenant};
 use flowline_store::row::Retention;
 use flowline_store::{
-    Append, AttemptLine, Claim, Commit, Extend, Handoff, JobKey, LeaseUse, Memory, Renewal, Token,
+    Append, AppendLine, Claim, Commit, Extend, Handoff, JobKey, LeaseUse, Memory, Renewal, Token,
 };
 use serde_json::json;
 
@@ -45,7 +45,7 @@ fn a_stale_token_writes_nothing() {
     let (done, told) = (stage.a_done(1, HELD), stage.a_done(1, Token(8)));
     only(&stage.commit_telling(done, told), I7);
     let mut stage = Stage::leased();
-    let line = AttemptLine { event: of(EventType::StepStarted, "a", 1, json!({})), state: None };
+    let line = AppendLine { event: of(EventType::StepStarted, "a", 1, json!({})), state: None };
     let append = |token| Append {
         run: run("r1"),
         key: JobKey::Step(0),

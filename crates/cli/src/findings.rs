@@ -3,8 +3,8 @@
 use std::io;
 
 use flowline_sim::report::{
-    FailurePath, How, Lost, Root, RunEnding, Sight, SimulationReport, StarvedJoin, StuckState, Twice, Wait,
-    Why,
+    FailurePath, How, LostEvent, Root, RunEnding, Sight, SimulationReport, StarvedJoin, StuckState, Twice,
+    Wait, Why,
 };
 
 use crate::output::{self, BOLD, CYAN, DIM, GREEN, RED, RESET, YELLOW};
@@ -80,7 +80,7 @@ impl Page {
         remedy("add a last transition without `if`, or a timer (`after`) that leaves the state")
     }
 
-    fn lost(&self, lost: &[Lost]) -> io::Result<()> {
+    fn lost(&self, lost: &[LostEvent]) -> io::Result<()> {
         if lost.is_empty() {
             return Ok(());
         }

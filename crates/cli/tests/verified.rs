@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::kit::place::Here;
 use crate::kit::served::Served;
 use flowline::core::{EventType, Json, NewEvent};
-use flowline::store::{Append, AttemptLine, Claim, StateChange, StateEdit, StateScope, Store, Token};
+use flowline::store::{Append, AppendLine, Claim, StateChange, StateEdit, StateScope, Store, Token};
 use flowline_postgres::PostgresStore;
 use flowline_redis::RedisStore;
 use flowline_sqlite::SqliteStore;
@@ -146,12 +146,12 @@ async fn open(store: &str) -> Arc<dyn Store> {
 }
 
 /// The line that records a value, with the value that is kept.
-fn set(step: &Arc<str>, key: &str, logged: u32, kept: Option<u32>) -> AttemptLine {
+fn set(step: &Arc<str>, key: &str, logged: u32, kept: Option<u32>) -> AppendLine {
     let data = json!({"operation": "set", "scope": "run", "key": key, "value": logged});
     let json = |value: Value| Json::from(value);
     let edit = StateEdit::new(key, kept.map(|kept| json(kept.into())), None);
     let change = StateChange { scope: StateScope::Run, edit };
-    AttemptLine { event: NewEvent::step(EventType::State, step, 1, Some(json(data))), state: Some(change) }
+    AppendLine { event: NewEvent::step(EventType::State, step, 1, Some(json(data))), state: Some(change) }
 }
 
 #[tokio::test]
@@ -170,14 +170,14 @@ async fn key_values_that_differ_from_the_log_are_named_on_every_store() {
             worker: "me".into(),
         };
         let job = opened.claim(claim).await.unwrap().jobs.remove(0);
-        let append = async |from_line: u32, lines: Vec<AttemptLine>| {
+        let append = async |from_line: u32, lines: Vec<AppendLine>| {
             let (run, key, attempt, token) = (job.run.clone(), job.key, job.attempt, job.token);
             let append = Append { run, key, attempt, token, from_line, lines };
             opened.append(vec![append]).await.unwrap().remove(0).unwrap();
         };
         let step: Arc<str> = "ask".into();
         let started = NewEvent::step(EventType::StepStarted, &step, 1, Some(Json::from(json!({}))));
-        let started = AttemptLine { event: started, state: None };
+        let started = AppendLine { event: started, state: None };
         append(0, vec![started, set(&step, "a", 1, Some(1)), set(&step, "a", 2, Some(2))]).await;
         let verify = |exit| here.json(exit, &["verify", "--store", &store])["violations"].clone();
         assert_eq!(verify(0), json!([]), "{store}");

@@ -10,7 +10,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use flowline_core::decide::{Decided, Input, Known, Moment, Start, decide};
+use flowline_core::decide::{DecideInput, Decided, Known, Moment, Start, decide};
 use flowline_core::definition::{Definition, Runner, StepDefinition, Subscribes};
 use flowline_core::limits::Limits;
 use flowline_core::{Json, Plan, RunId, RunState, Time};
@@ -89,7 +89,7 @@ fn join(size: usize) -> Definition {
 /// The state once half of the steps are completed.
 fn halfway(plan: &Plan) -> RunState {
     let start = Box::new(Start::new(Json::null()));
-    let mut state = next(plan, &RunState::new(plan), &Input::Start(start));
+    let mut state = next(plan, &RunState::new(plan), &DecideInput::Start(start));
     for _ in 0..plan.steps.len() / 2 {
         let Some(step) = state.live().next() else { break };
         state = next(plan, &state, &done(&state, step));
@@ -102,11 +102,11 @@ fn leads_to_one(plan: &Plan, step: u32) -> bool {
     plan.step(step).returns.is_none_or(|event| plan.events[event as usize].listeners.len() <= 1)
 }
 
-fn done(state: &RunState, step: u32) -> Input {
-    Input::Done { step, attempt: state.step(step).attempt, result: Json::null(), emits: Vec::new() }
+fn done(state: &RunState, step: u32) -> DecideInput {
+    DecideInput::Done { step, attempt: state.step(step).attempt, result: Json::null(), emits: Vec::new() }
 }
 
-fn next(plan: &Plan, state: &RunState, input: &Input) -> RunState {
+fn next(plan: &Plan, state: &RunState, input: &DecideInput) -> RunState {
     match decide(plan, state, input, &Known::default(), moment(&run())) {
         Decided::Decision(decision) => decision.state,
         other => panic!("{other:?}"),

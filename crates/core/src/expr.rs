@@ -24,9 +24,9 @@ use crate::budget::{Budget, Meter, TooCostly};
 use crate::json::Json;
 
 use evaluate::Evaluation;
-use part::Part;
+use part::CelPart;
+pub(crate) use value::CelPayload;
 use value::CelValue;
-pub(crate) use value::Payload;
 
 /// The variables that an expression may read.
 pub const VARIABLES: [&str; 3] = ["input", "events", "results"];
@@ -53,7 +53,7 @@ pub fn weight(text: &str) -> usize {
 pub struct Expr {
     text: String,
     program: Program,
-    part: Part,
+    part: CelPart,
     reads: Reads,
 }
 
@@ -77,7 +77,7 @@ pub struct Reads {
 
 /// The values of the variables for one evaluation.
 #[derive(Debug, Default)]
-pub struct Scope {
+pub struct GivenValues {
     pub input: Option<Json>,
     pub events: BTreeMap<String, Json>,
     pub results: BTreeMap<String, Json>,
@@ -131,13 +131,13 @@ pub(crate) struct Variables(Vec<(&'static str, Variable)>);
 
 #[derive(Debug)]
 enum Variable {
-    One(Rc<Payload>),
+    One(Rc<CelPayload>),
     /// Payloads by name: `events` and `results` of a flow.
-    Many(BTreeMap<String, Rc<Payload>>),
+    Many(BTreeMap<String, Rc<CelPayload>>),
 }
 
 impl Variables {
-    pub(crate) fn of(values: impl IntoIterator<Item = (&'static str, Rc<Payload>)>) -> Variables {
+    pub(crate) fn of(values: impl IntoIterator<Item = (&'static str, Rc<CelPayload>)>) -> Variables {
         Variables(values.into_iter().map(|(name, value)| (name, Variable::One(value))).collect())
     }
 
@@ -145,7 +145,7 @@ impl Variables {
     pub(crate) fn with(
         mut self,
         name: &'static str,
-        payloads: impl IntoIterator<Item = (String, Rc<Payload>)>,
+        payloads: impl IntoIterator<Item = (String, Rc<CelPayload>)>,
     ) -> Variables {
         self.0.push((name, Variable::Many(payloads.into_iter().collect())));
         self
@@ -161,13 +161,13 @@ impl Variables {
     }
 }
 
-impl From<&Scope> for Variables {
-    fn from(scope: &Scope) -> Variables {
+impl From<&GivenValues> for Variables {
+    fn from(scope: &GivenValues) -> Variables {
         let input = scope.input.clone().unwrap_or_else(Json::null);
-        let named = |payloads: &BTreeMap<String, Json>| -> Vec<(String, Rc<Payload>)> {
-            payloads.iter().map(|(name, json)| (name.clone(), Payload::of(json.clone()))).collect()
+        let named = |payloads: &BTreeMap<String, Json>| -> Vec<(String, Rc<CelPayload>)> {
+            payloads.iter().map(|(name, json)| (name.clone(), CelPayload::of(json.clone()))).collect()
         };
-        Variables::of([("input", Payload::of(input))])
+        Variables::of([("input", CelPayload::of(input))])
             .with("events", named(&scope.events))
             .with("results", named(&scope.results))
     }
@@ -192,7 +192,7 @@ impl Expr {
             events: references.has_variable("events"),
             results: references.has_variable("results"),
         };
-        let part = Part::of(&program.expression().expr);
+        let part = CelPart::of(&program.expression().expr);
         Ok(Expr { text: text.to_owned(), program, part, reads })
     }
 
@@ -269,18 +269,18 @@ impl Expr {
         meter: &mut Meter<'_>,
     ) -> Result<CelValue<'a>, EvaluationError> {
         Evaluation::new(variables, meter).value(&self.part).map_err(|fault| match fault {
-            fault::Fault::TooCostly(cost) => cost.into(),
+            fault::CelFault::TooCostly(cost) => cost.into(),
             fault => fault.to_string().into(),
         })
     }
 
     /// Evaluates on a budget of its own.
-    pub fn evaluate(&self, scope: &Scope) -> Result<Value, EvaluationError> {
+    pub fn evaluate(&self, scope: &GivenValues) -> Result<Value, EvaluationError> {
         self.evaluate_in(&Variables::from(scope), &Budget::default())
     }
 
     /// Evaluates a condition on a budget of its own; anything but a boolean is an error.
-    pub fn test(&self, scope: &Scope) -> Result<bool, EvaluationError> {
+    pub fn test(&self, scope: &GivenValues) -> Result<bool, EvaluationError> {
         self.test_in(&Variables::from(scope), &Budget::default())
     }
 }
@@ -366,8 +366,8 @@ impl fmt::Debug for Expr {
 mod tests {
     use super::*;
 
-    fn scope(input: &str) -> Scope {
-        Scope { input: Some(Json::parse(input).unwrap()), ..Scope::default() }
+    fn scope(input: &str) -> GivenValues {
+        GivenValues { input: Some(Json::parse(input).unwrap()), ..GivenValues::default() }
     }
 
     #[test]

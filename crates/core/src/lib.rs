@@ -1,6 +1,6 @@
 //! The pure heart of Flowline.
 //!
-//! Everything that happens to a run is an [`Input`]. [`decide()`] turns it into a [`Decision`]: events, jobs to add,
+//! Everything that happens to a run is an [`DecideInput`]. [`decide()`] turns it into a [`Decision`]: events, jobs to add,
 //! jobs to drop. A store makes the decision durable in one commit. What a run *is* at any moment is the fold of its
 //! events ([`RunState`]), and there is one fold.
 //!
@@ -24,7 +24,7 @@ pub mod schema;
 mod shape;
 pub mod template;
 
-pub use decide::{Decided, Decision, Input, decide};
+pub use decide::{DecideInput, Decided, Decision, decide};
 pub use definition::Definition;
 pub use flowline_types::{
     Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time, error, event, ids, json, limits,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::definition::OnFailure;
-use crate::event::Slot;
+use crate::event::PayloadSlot;
 use crate::plan::{Plan, PlanMachine, PlanTransition};
 use crate::run::{Fact, Phase, RunState, StepState};
 
@@ -78,10 +78,10 @@ pub enum ActionGroup {
 
 impl MachineState {
     /// Whether what comes may still read this payload: of contexts the last, of events those whose turn is not over.
-    pub fn may_read(&self, slot: Slot) -> bool {
+    pub fn may_read(&self, slot: PayloadSlot) -> bool {
         match slot {
-            Slot::Context(transition) => transition == self.context,
-            Slot::Received(number) => number >= self.first_open(),
+            PayloadSlot::Context(transition) => transition == self.context,
+            PayloadSlot::Received(number) => number >= self.first_open(),
             _ => true,
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::call::CallTemplate;
 use crate::definition::{Definition, StepDefinition};
-use crate::event::Slot;
+use crate::event::PayloadSlot;
 use crate::expr::Expr;
 use crate::json::{self, Json};
 use crate::request::RequestTemplate;
@@ -214,24 +214,25 @@ impl Plan {
         &self,
         step: u32,
         state: &RunState,
-        payloads: &BTreeMap<Slot, Json>,
-    ) -> Result<Json, Vec<Slot>> {
+        payloads: &BTreeMap<PayloadSlot, Json>,
+    ) -> Result<Json, Vec<PayloadSlot>> {
         if self.machine.is_some() {
             return machine::action_input(self, step, state, payloads);
         }
-        let slots: Vec<Slot> = match self.is_entry(step) {
-            true => vec![Slot::Input],
-            false => state.given(self, step).map(Slot::Emit).collect(),
+        let slots: Vec<PayloadSlot> = match self.is_entry(step) {
+            true => vec![PayloadSlot::Input],
+            false => state.given(self, step).map(PayloadSlot::Emit).collect(),
         };
-        let missing: Vec<Slot> = slots.iter().copied().filter(|slot| !payloads.contains_key(slot)).collect();
+        let missing: Vec<PayloadSlot> =
+            slots.iter().copied().filter(|slot| !payloads.contains_key(slot)).collect();
         if !missing.is_empty() {
             return Err(missing);
         }
         if self.is_entry(step) {
-            return Ok(payloads[&Slot::Input].clone());
+            return Ok(payloads[&PayloadSlot::Input].clone());
         }
         Ok(json::object(slots.iter().filter_map(|slot| match slot {
-            Slot::Emit(event) => Some((&*self.events[*event as usize].name, payloads.get(slot))),
+            PayloadSlot::Emit(event) => Some((&*self.events[*event as usize].name, payloads.get(slot))),
             _ => None,
         })))
     }

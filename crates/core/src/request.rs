@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::budget::{Budget, TooCostly};
 use crate::definition::HttpRequest;
-use crate::expr::{EvaluationError, Payload, Variables};
+use crate::expr::{CelPayload, EvaluationError, Variables};
 use crate::json::Json;
 use crate::limits::Limits;
 use crate::shape::Shape;
@@ -45,8 +45,8 @@ pub struct Given<'a> {
 impl Given<'_> {
     pub(crate) fn variables(&self, reads_input: bool) -> Variables {
         let input = if reads_input { self.input.clone() } else { Json::null() };
-        let [run, step] = [&self.run, &self.step].map(|value| Payload::parsed(value.clone()));
-        Variables::of([("input", Payload::of(input)), ("run", run), ("step", step)])
+        let [run, step] = [&self.run, &self.step].map(|value| CelPayload::parsed(value.clone()));
+        Variables::of([("input", CelPayload::of(input)), ("run", run), ("step", step)])
     }
 }
 

@@ -151,12 +151,12 @@ fn evaluate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::expr::Payload;
+    use crate::expr::CelPayload;
     use serde_json::json;
 
     fn variables() -> Variables {
         let input = json!({ "id": 7, "name": "a/b", "tags": ["x"], "none": null });
-        Variables::of([("input", Payload::parsed(input))])
+        Variables::of([("input", CelPayload::parsed(input))])
     }
 
     fn text(template: &str) -> Result<String, String> {

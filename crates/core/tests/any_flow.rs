@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::scenario::{Came, EPOCH, Scenario, failure};
-use flowline_core::decide::{AttemptFailure, Input, Known, Moment, Retryable, decide};
+use flowline_core::decide::{AttemptFailure, DecideInput, Known, Moment, Retryable, decide};
 use flowline_core::definition::{Definition, OnFailure, Runner, StepDefinition, Subscribes};
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
@@ -212,7 +212,7 @@ fn happen(run: &mut Scenario, (what, pick, mask): Happening) {
     match what {
         10 => return drop(run.send(outside, "1")),
         11 => return drop(if run.state.paused { run.resume() } else { run.pause() }),
-        12 => return drop(run.apply(Input::Revisit)),
+        12 => return drop(run.apply(DecideInput::Revisit)),
         13 => {
             let step = (pick % run.plan.steps.len()) as u32;
             let attempt = run.state.step(step).attempt.wrapping_sub(1 + mask as u32 % 2);
@@ -396,7 +396,7 @@ proptest! {
             let id = RunId::new("r").unwrap();
             let (now, limits) = (EPOCH + Duration::from_secs(1), Limits::default());
             let moment = Moment { run: &id, created_at: EPOCH, now, limits };
-            decide(&run.plan, &state, &Input::Revisit, &Known::default(), moment);
+            decide(&run.plan, &state, &DecideInput::Revisit, &Known::default(), moment);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::scenario::{Came, EPOCH, Retained, Scenario, failure};
-use flowline_core::decide::{AttemptFailure, Input, Refusal, Retryable};
+use flowline_core::decide::{AttemptFailure, DecideInput, Refusal, Retryable};
 use flowline_core::limits::{self, Limits};
 use flowline_core::run::{Phase, Status};
 use flowline_core::{EventType, Json, Time};
@@ -344,7 +344,7 @@ fn a_late_failure_of_an_attempt_whose_lease_was_lost_is_refused() {
     let mut run = Scenario::started(PAIR, "{}");
     run.lose("a");
     for live in [true, false] {
-        let late = Input::Failed { step: 0, attempt: 1, failure: failure("late") };
+        let late = DecideInput::Failed { step: 0, attempt: 1, failure: failure("late") };
         let came = run.apply(late);
         assert!(matches!(came, Came::Refused(Refusal::StaleAttempt { attempt: 1, .. })), "{live}: {came:?}");
         run.done("a", "null", &[("ea", "2")]);
@@ -354,7 +354,7 @@ fn a_late_failure_of_an_attempt_whose_lease_was_lost_is_refused() {
 #[test]
 fn a_recorded_report_is_known_however_many_attempts_came_after_it() {
     let mut run = Scenario::started("steps:\n  a: {function: f, retry: {attempts: 4}}\n", "{}");
-    let failed = |attempt: u32, code: &str| Input::Failed { step: 0, attempt, failure: failure(code) };
+    let failed = |attempt: u32, code: &str| DecideInput::Failed { step: 0, attempt, failure: failure(code) };
     run.fail("a", "x");
     run.fail("a", "y");
     assert_eq!(run.apply(failed(1, "x")), Came::Applied);
@@ -373,7 +373,7 @@ fn another_outcome_of_an_attempt_that_was_reported_is_refused_as_such() {
     let other = |recorded: &str, attempt: u32| {
         Came::Refused(Refusal::OtherOutcome { step: "a".into(), attempt, recorded: recorded.to_owned() })
     };
-    let failed = |attempt: u32, code: &str| Input::Failed { step: 0, attempt, failure: failure(code) };
+    let failed = |attempt: u32, code: &str| DecideInput::Failed { step: 0, attempt, failure: failure(code) };
     assert_eq!(run.apply(failed(1, "y")), other("failed (broke with x)", 1));
     assert_eq!(run.done_at("a", 1, "1", &[]), other("failed (broke with x)", 1));
     assert_eq!(run.done_at("a", 2, "2", &[]), other("completed", 2));
@@ -384,7 +384,10 @@ fn another_outcome_of_an_attempt_that_was_reported_is_refused_as_such() {
 fn an_attempt_that_ran_out_of_time_is_over_for_whatever_else_it_reports() {
     let mut run = Scenario::started(PAIR, "{}");
     run.fail("a", "timeout");
-    assert_eq!(run.apply(Input::Failed { step: 0, attempt: 1, failure: failure("timeout") }), Came::Applied);
+    assert_eq!(
+        run.apply(DecideInput::Failed { step: 0, attempt: 1, failure: failure("timeout") }),
+        Came::Applied
+    );
     let came = run.done_at("a", 1, "null", &[("ea", "1")]);
     assert!(matches!(came, Came::Refused(Refusal::StaleAttempt { attempt: 1, .. })), "{came:?}");
 }
@@ -394,7 +397,7 @@ fn an_emit_is_known_after_its_attempt_is_over() {
     let mut run = Scenario::started(PAIR, "{}");
     run.emit_now("a", "ea", "1");
     run.lose("a");
-    let emit = |payload: &str| Input::EmitNow {
+    let emit = |payload: &str| DecideInput::EmitNow {
         step: 0,
         attempt: 1,
         name: "ea".to_owned(),
@@ -408,7 +411,7 @@ fn an_emit_is_known_after_its_attempt_is_over() {
 fn an_emit_without_a_payload_is_known_after_its_attempt_is_over() {
     let mut run = Scenario::started("steps:\n  a: {function: f, emits: [ea], retry: {attempts: 2}}\n", "{}");
     run.claim("a");
-    let emit = |payload| Input::EmitNow { step: 0, attempt: 1, name: "ea".to_owned(), payload };
+    let emit = |payload| DecideInput::EmitNow { step: 0, attempt: 1, name: "ea".to_owned(), payload };
     run.apply(emit(Json::nothing()));
     run.lose("a");
     assert_eq!(run.apply(emit(Json::nothing())), Came::Applied);
@@ -426,10 +429,10 @@ fn a_recorded_report_is_known_after_the_log_is_gone_and_no_other_is() {
     run.lose("a");
     run.fail("a", "timeout");
     run.done("a", r#"{"n":1, "m":[2]}"#, &[]);
-    let failed = |attempt: u32, code: &str| Input::Failed { step: 0, attempt, failure: failure(code) };
+    let failed = |attempt: u32, code: &str| DecideInput::Failed { step: 0, attempt, failure: failure(code) };
     let emit = |name: &str, payload: &str| {
         let (name, payload) = (name.to_owned(), crate::scenario::json(payload));
-        Input::EmitNow { step: 0, attempt: 2, name, payload }
+        DecideInput::EmitNow { step: 0, attempt: 2, name, payload }
     };
     let other = |attempt, recorded: &str| {
         Came::Refused(Refusal::OtherOutcome { step: "a".into(), attempt, recorded: recorded.to_owned() })
@@ -469,7 +472,7 @@ fn a_report_that_comes_again_after_an_older_build_has_removed_the_log_is_refused
         assert_eq!(run.done_at("a", 2, result, &[]), trimmed(2), "nobody can say whether it said {result}");
     }
     for attempt in [1, 2] {
-        let came = run.apply(Input::Failed { step: 0, attempt, failure: failure("x") });
+        let came = run.apply(DecideInput::Failed { step: 0, attempt, failure: failure("x") });
         assert_eq!(came, trimmed(attempt));
     }
 }

@@ -3,7 +3,7 @@
 use crate::scenario::{Came, Scenario, json};
 use flowline_core::EventType;
 use flowline_core::decide::{Missing, Refusal};
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::run::{Phase, Status};
 
 const DIAMOND: &str = "
@@ -122,7 +122,10 @@ steps:
     assert_eq!(run.steps(Phase::Completed), ["a", "b"]);
     let failed = run.data(EventType::FlowFailed);
     assert_eq!((&failed["error"], &failed["step"]), (&"broke with x".into(), &"bad".into()));
-    assert!(run.asked.contains(&Missing::Payloads(vec![Slot::Error(0)])), "the first error is looked up");
+    assert!(
+        run.asked.contains(&Missing::Payloads(vec![PayloadSlot::Error(0)])),
+        "the first error is looked up"
+    );
 }
 
 #[test]
@@ -280,10 +283,10 @@ fn a_condition_asks_once_for_all_that_it_reads() {
     assert_eq!(run.asked, []);
     run.done("other", "null", &[("noted", "1")]);
     assert_eq!(run.live(), ["ship"]);
-    let placed = Slot::Emit(run.plan.event_index("placed").unwrap());
+    let placed = PayloadSlot::Emit(run.plan.event_index("placed").unwrap());
     assert_eq!(
         run.asked[0],
-        Missing::Payloads(vec![Slot::Input, placed]),
+        Missing::Payloads(vec![PayloadSlot::Input, placed]),
         "what is at hand is not asked for"
     );
     run.done("ship", "1", &[]);

@@ -1,7 +1,7 @@
 //! What a step is given: fixed when it is triggered, the same for every attempt.
 
 use crate::scenario::{Scenario, json, start_of};
-use flowline_core::decide::{Input, Start};
+use flowline_core::decide::{DecideInput, Start};
 use flowline_core::run::Phase;
 use flowline_core::{Json, RunId, RunState};
 
@@ -97,7 +97,7 @@ steps:
     );
     let attempt = run.claim("a");
     let emits = vec![("ea".to_owned(), Json::nothing()), ("eb".to_owned(), Json::null())];
-    run.apply(Input::Done { step: run.index("a"), attempt, result: Json::null(), emits });
+    run.apply(DecideInput::Done { step: run.index("a"), attempt, result: Json::null(), emits });
     let data: Vec<serde_json::Value> =
         run.log.iter().filter_map(|event| Some(event.data.as_ref()?.value())).collect();
     assert!(data.contains(&serde_json::json!({"name": "ea"})), "{data:?}");

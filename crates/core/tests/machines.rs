@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::scenario::{Came, EPOCH, Scenario, start_of};
 use flowline_core::decide::{Decided, Known, Moment, Refusal, Sender, decide};
 use flowline_core::definition::{Format, read, read_stored};
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::receipt::ReceiptStatus;
 use flowline_core::run::Status;
-use flowline_core::{EventType, Input, RunId, limits};
+use flowline_core::{DecideInput, EventType, RunId, limits};
 use serde_json::json;
 
 const EXPENSE: &str = r#"
@@ -154,7 +154,7 @@ fn a_timer_fires_once_and_goes_with_its_state() {
     run.event("e2", "reject", "null", &["manager"]);
     assert!(run.timers.is_empty(), "it went in the commit that left the state");
     let (&timer, job) = late.first_key_value().unwrap();
-    let stale = Input::TimerDue { timer, number: job.attempt, due: job.due };
+    let stale = DecideInput::TimerDue { timer, number: job.attempt, due: job.due };
     assert_eq!(run.apply(stale), Came::Applied, "one that was left does nothing");
     run.done("unassign", "null", &[]);
     run.event("e3", "submit", "null", &[]);
@@ -273,11 +273,11 @@ fn a_condition_skips_its_action_and_those_after_it_go_on() {
 #[test]
 fn a_paused_machine_takes_events_in_and_gives_no_turn() {
     let mut run = expense(5);
-    run.apply(flowline_core::Input::Pause);
+    run.apply(flowline_core::DecideInput::Pause);
     run.event("e1", "edit", r#"{"amount":1}"#, &[]);
     run.event("e2", "edit", r#"{"amount":2}"#, &[]);
     assert_eq!((status(&run, 1), run.status()), (ReceiptStatus::Pending, Status::Paused));
-    run.apply(flowline_core::Input::Resume);
+    run.apply(flowline_core::DecideInput::Resume);
     assert_eq!((status(&run, 1), status(&run, 2)), (ReceiptStatus::Completed, ReceiptStatus::Completed));
     run.event("e3", "submit", "null", &[]);
     run.cancel();
@@ -370,11 +370,11 @@ events: [go]
 states: {a: {entry: [work], on: {go: a}, after: {in: 1s, to: a}}}
 actions: {work: {function: f, on_error: a}}";
     // What comes of an input in a run that has made as many as it may.
-    let decided = |run: &Scenario, input: Input| {
+    let decided = |run: &Scenario, input: DecideInput| {
         let mut state = run.state.clone();
         state.machine.as_mut().unwrap().transition = limits::TRANSITIONS;
         let known = Known {
-            payloads: [(Slot::Context(1), json!({}).into())].into(),
+            payloads: [(PayloadSlot::Context(1), json!({}).into())].into(),
             receipts: [("e1".to_owned(), false)].into(),
             ..Known::default()
         };
@@ -392,14 +392,15 @@ actions: {work: {function: f, on_error: a}}";
     };
     let mut run = Scenario::started(text, "{}");
     let (step, attempt) = (0, run.claim("work"));
-    let failed = decided(&run, Input::Failed { step, attempt, failure: crate::scenario::failure("no") });
+    let failed =
+        decided(&run, DecideInput::Failed { step, attempt, failure: crate::scenario::failure("no") });
     assert_eq!(failed.state.status(), Status::Failed, "by a failure it ends");
     assert!(failed.failure.unwrap().0.contains("which is the limit"));
     run.done("work", "null", &[]);
     let (timer, job) = run.timers.first_key_value().unwrap();
-    let fired = decided(&run, Input::TimerDue { timer: *timer, number: job.attempt, due: job.due });
+    let fired = decided(&run, DecideInput::TimerDue { timer: *timer, number: job.attempt, due: job.due });
     assert_eq!(fired.state.status(), Status::Failed, "by a timer too");
-    let event = Input::External {
+    let event = DecideInput::External {
         name: "go".to_owned(),
         payload: json!(null).into(),
         event_id: Some("e1".to_owned()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::scenario::{Came, EPOCH, Scenario, json, start_of};
-use flowline_core::decide::{Finish, Input, Refusal, Start};
+use flowline_core::decide::{DecideInput, Finish, Refusal, Start};
 use flowline_core::limits::{self, Limits};
 use flowline_core::run::{Phase, Status};
 use flowline_core::{EventType, RunId};
@@ -61,7 +61,12 @@ fn an_input_or_event_over_its_limit_is_refused_with_the_limit_named() {
 
 #[test]
 fn nothing_but_a_start_begins_a_run() {
-    for input in [Input::Cancel { reason: None }, Input::Pause, Input::Revisit, Input::TimedOut] {
+    for input in [
+        DecideInput::Cancel { reason: None },
+        DecideInput::Pause,
+        DecideInput::Revisit,
+        DecideInput::TimedOut,
+    ] {
         let mut run = Scenario::of(CHAIN);
         assert!(matches!(run.apply(input.clone()), Came::Refused(_)), "{input:?}");
     }
@@ -93,7 +98,7 @@ fn cancel_ends_a_run_in_the_middle_of_a_step() {
     let mut run = Scenario::started(CHAIN, "{}");
     run.done("a", "1", &[]);
     run.claim("b");
-    run.apply(Input::Cancel { reason: Some("changed my mind".to_owned()) });
+    run.apply(DecideInput::Cancel { reason: Some("changed my mind".to_owned()) });
     assert_eq!((run.status(), run.jobs.len()), (Status::Cancelled, 0));
     assert_eq!(run.done_at("b", 1, "1", &[]), Came::Refused(Refusal::Ended(Status::Cancelled)));
     assert_eq!(run.cancel(), Came::Applied);
@@ -106,14 +111,14 @@ fn every_late_report_to_a_cancelled_run_changes_nothing() {
     run.cancel();
     let before = run.log.clone();
     run.done_at("a", 1, "1", &[]);
-    run.apply(Input::Failed { step: 0, attempt: 1, failure: crate::scenario::failure("x") });
-    run.apply(Input::LeaseLost { step: 0, attempt: 1, released: false });
-    run.apply(Input::EmitNow { step: 0, attempt: 1, name: "ea".to_owned(), payload: json("1") });
-    run.apply(Input::Started { step: 0, attempt: 1, data: json("{}") });
-    run.apply(Input::TimedOut);
+    run.apply(DecideInput::Failed { step: 0, attempt: 1, failure: crate::scenario::failure("x") });
+    run.apply(DecideInput::LeaseLost { step: 0, attempt: 1, released: false });
+    run.apply(DecideInput::EmitNow { step: 0, attempt: 1, name: "ea".to_owned(), payload: json("1") });
+    run.apply(DecideInput::Started { step: 0, attempt: 1, data: json("{}") });
+    run.apply(DecideInput::TimedOut);
     run.pause();
     run.resume();
-    run.apply(Input::Revisit);
+    run.apply(DecideInput::Revisit);
     run.finish(Finish::Failed { error: "x".to_owned() });
     assert_eq!(run.log, before);
     assert_run!(run);
@@ -126,7 +131,7 @@ fn a_run_cancelled_while_fail_fast_waits_stays_ended() {
     run.claim("b");
     run.fail("a", "x");
     run.cancel();
-    assert_eq!(run.apply(Input::Revisit), Came::Applied);
+    assert_eq!(run.apply(DecideInput::Revisit), Came::Applied);
 }
 
 #[test]
@@ -167,7 +172,7 @@ fn a_run_out_of_time_fails_whatever_it_does() {
         (failed["code"].as_str(), failed["error"].as_str()),
         (Some("timeout"), Some("the run timed out after 1h"))
     );
-    assert_eq!(run.apply(Input::TimedOut), Came::Applied);
+    assert_eq!(run.apply(DecideInput::TimedOut), Came::Applied);
     assert_run!(run);
 }
 
@@ -177,7 +182,7 @@ fn the_time_out_of_a_run_goes_with_it() {
     assert!(run.timer.is_some());
     run.done("a", "1", &[]);
     assert_eq!((run.status(), run.timer.clone()), (Status::Completed, None));
-    assert_eq!(run.apply(Input::TimedOut), Came::Applied);
+    assert_eq!(run.apply(DecideInput::TimedOut), Came::Applied);
 }
 
 #[test]
@@ -206,16 +211,16 @@ fn what_an_operator_says_is_cut_to_its_limit() {
     run.finish(Finish::Failed { error: long.clone() });
     assert!(run.data(EventType::FlowFailed)["error"].as_str().unwrap().len() <= limits::ERROR_BYTES);
     let mut run = Scenario::started(CHAIN, "{}");
-    run.apply(Input::Cancel { reason: Some(long) });
+    run.apply(DecideInput::Cancel { reason: Some(long) });
     assert!(run.data(EventType::FlowCancelled)["reason"].as_str().unwrap().len() <= limits::ERROR_BYTES);
 }
 
 #[test]
 fn looking_again_at_a_healthy_run_changes_nothing() {
     let mut run = Scenario::started(CHAIN, "{}");
-    assert_eq!(run.apply(Input::Revisit), Came::Applied);
+    assert_eq!(run.apply(DecideInput::Revisit), Came::Applied);
     run.done("a", "1", &[]);
-    assert_eq!(run.apply(Input::Revisit), Came::Applied);
+    assert_eq!(run.apply(DecideInput::Revisit), Came::Applied);
 }
 
 /// A run that repeats `of` with what it had finished.

@@ -96,14 +96,14 @@ pub use send::{SendRequest, Sent};
 pub use start::StartRequest;
 pub use state::StateHandle;
 pub use step::{Level, Step, StepError};
-pub use subscribe::{Source, Subscription};
+pub use subscribe::{EventSubscription, Source};
 
 /// For the crates of this workspace alone: the engine's parts as the simulator drives them, and what the server and the
 /// command line share with the engine. Nothing here is part of the crate's API, and any version may change it.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_error};
-    pub use crate::drive::{Action, Driver, DriverMessage, Reply};
+    pub use crate::drive::{Driver, DriverMessage, DriverOrder, Reply};
     pub use crate::ledger::{InputEntry, InputOutcome};
     pub use crate::operate::refused;
     pub use crate::presence::{PresentEngine, engines};

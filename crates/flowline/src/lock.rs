@@ -10,7 +10,7 @@ use std::time::Duration;
 use flowline_core::ids::{NameError, check_name};
 use flowline_core::{Tenant, Time};
 use flowline_store::lock::fence;
-use flowline_store::{Acquired, HeldLock, LockRequest, LockRow, Renewal, Store, StoreError, Token};
+use flowline_store::{Acquired, LockProof, LockRequest, LockRow, Renewal, Store, StoreError, Token};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -207,7 +207,7 @@ impl NamedLock {
     }
 
     async fn renew(&self, token: Token, renewal: Renewal) -> Result<Option<Time>, StoreError> {
-        self.store.renew_lock(HeldLock::new(&self.tenant, &self.name, token), renewal).await
+        self.store.renew_lock(LockProof::new(&self.tenant, &self.name, token), renewal).await
     }
 }
 

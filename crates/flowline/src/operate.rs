@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use flowline_core::decide::Finish;
-use flowline_core::{Input, Json, RunId, RunKey, Status};
+use flowline_core::{DecideInput, Json, RunId, RunKey, Status};
 use flowline_store::{EventQuery, RunRow, Snapshot, Store};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -162,7 +162,7 @@ impl Engine {
     }
 
     /// Carries an input into a run.
-    pub async fn input(&self, run: &RunKey, input: Input) -> Result<Applied, EngineError> {
+    pub async fn input(&self, run: &RunKey, input: DecideInput) -> Result<Applied, EngineError> {
         self.carry(run, |caller| DriverMessage::input(run.clone(), input, caller)).await
     }
 
@@ -189,7 +189,7 @@ impl Engine {
     /// # }
     /// ```
     pub async fn cancel(&self, run: &RunKey, reason: Option<String>) -> Result<Applied, EngineError> {
-        self.input(run, Input::Cancel { reason }).await
+        self.input(run, DecideInput::Cancel { reason }).await
     }
 
     /// Pauses a run: queued jobs are held until [`Engine::resume`], and running attempts finish.
@@ -203,12 +203,12 @@ impl Engine {
     /// # }
     /// ```
     pub async fn pause(&self, run: &RunKey) -> Result<Applied, EngineError> {
-        self.input(run, Input::Pause).await
+        self.input(run, DecideInput::Pause).await
     }
 
     /// Continues a paused run.
     pub async fn resume(&self, run: &RunKey) -> Result<Applied, EngineError> {
-        self.input(run, Input::Resume).await
+        self.input(run, DecideInput::Resume).await
     }
 
     /// Ends a run by hand, as completed or as failed.
@@ -224,7 +224,7 @@ impl Engine {
     /// # }
     /// ```
     pub async fn finish(&self, run: &RunKey, finish: Finish) -> Result<Applied, EngineError> {
-        self.input(run, Input::Finish(finish)).await
+        self.input(run, DecideInput::Finish(finish)).await
     }
 }
 

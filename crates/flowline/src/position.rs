@@ -2,7 +2,7 @@
 //! timers and the context. Read-only.
 
 use flowline_core::decide::ReceivedEvent;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::machine::{Current, MachineState, Turn};
 use flowline_core::plan::PlanMachine;
 use flowline_core::{Json, Plan, RunKey, RunState};
@@ -24,9 +24,9 @@ pub async fn read(
         return Ok(None);
     }
     let turn = machine.current.as_ref().filter(|_| state.ended.is_none());
-    let context = (machine.context > 0).then_some(Slot::Context(machine.context));
+    let context = (machine.context > 0).then_some(PayloadSlot::Context(machine.context));
     let received = turn.and_then(received);
-    let slots: Vec<Slot> = context.into_iter().chain(received).collect();
+    let slots: Vec<PayloadSlot> = context.into_iter().chain(received).collect();
     let mut found = store.payloads(run, &slots).await?.into_iter().zip(&slots);
     let mut next = || found.next().and_then(|(data, slot)| Some(slot.open(&data?)));
     let context = context.and_then(|_| next()).unwrap_or_else(|| Json::from(serde_json::json!({})));
@@ -40,9 +40,9 @@ pub async fn read(
     }))
 }
 
-fn received(turn: &Current) -> Option<Slot> {
+fn received(turn: &Current) -> Option<PayloadSlot> {
     match turn.by {
-        Turn::Event { number, .. } => Some(Slot::Received(number)),
+        Turn::Event { number, .. } => Some(PayloadSlot::Received(number)),
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ use flowline_check::{Checker, counted, miscounted};
 use flowline_core::decide::{AddJob, Job, Known, Missing, Moment};
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
-use flowline_core::{Decided, Input, RunKey, Tenant, Time, decide};
+use flowline_core::{DecideInput, Decided, RunKey, Tenant, Time, decide};
 use flowline_store::row::Repair;
 use flowline_store::{CommitError, Failure, JobKey, JobRow, JobState, NewJob, Store, StoreError};
 use serde::Serialize;
@@ -305,7 +305,7 @@ async fn repair_end(store: &dyn Store, run: &RunKey, truth: &Truth) -> Result<Op
     let mut known = Known { leased: Some(BTreeSet::new()), ..Known::default() };
     debug_assert!(!truth.state.steps.iter().any(|step| step.phase == Phase::Queued));
     loop {
-        match decide(&truth.plan, &truth.state, &Input::Revisit, &known, moment) {
+        match decide(&truth.plan, &truth.state, &DecideInput::Revisit, &known, moment) {
             Decided::Decision(decision) => {
                 let failure = decision.failure.map(|(error, step)| Failure { error, step });
                 return Ok(Some(Repair::Events {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use flowline_core::decide::{Inherited, Start};
-use flowline_core::event::{EventType, Slot};
+use flowline_core::event::{EventType, PayloadSlot};
 use flowline_core::{Event, Json, Plan, RunKey};
 use flowline_store::{EventQuery, Store, StoreError};
 
@@ -127,7 +127,7 @@ async fn inherit(store: &dyn Store, run: &RunKey) -> Result<Start, StoreError> {
             let data = event.data.clone().unwrap_or_else(Json::null);
             let attempt = event.attempt.unwrap_or(1);
             match (event.kind, &event.step_name) {
-                (EventType::FlowStart, _) => start.input = Slot::Input.open(&data),
+                (EventType::FlowStart, _) => start.input = PayloadSlot::Input.open(&data),
                 (EventType::Emit, step) => {
                     let of = step.clone().map(|step| (step, attempt));
                     let (name, payload) = emit_of(&data);
@@ -135,7 +135,7 @@ async fn inherit(store: &dyn Store, run: &RunKey) -> Result<Start, StoreError> {
                 }
                 (EventType::StepCompleted, Some(step)) => {
                     completed.insert(step.clone());
-                    let (step, result) = (step.clone(), Slot::Result(0).open(&data));
+                    let (step, result) = (step.clone(), PayloadSlot::Result(0).open(&data));
                     start.inherited.push(Inherited::Completed { step, attempt, result });
                 }
                 _ => {}
@@ -157,7 +157,7 @@ fn emit_of(data: &Json) -> (String, Json) {
         name: String,
     }
     let name = data.to::<Emit>().map_or_else(|_| String::new(), |emit| emit.name);
-    (name, Slot::Emit(0).open(data))
+    (name, PayloadSlot::Emit(0).open(data))
 }
 
 /// The step that an inherited event is of; none of one from outside.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use flowline_core::decide::{Sender, check_event};
 use flowline_core::ids::{digest, is_own_key};
-use flowline_core::{Input, Json, RunId, RunKey, Status, limits};
+use flowline_core::{DecideInput, Json, RunId, RunKey, Status, limits};
 use flowline_store::{NewDocument, Receipt, RunRow, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -215,7 +215,7 @@ impl SendRequest {
             (None, None) => (uuid::Uuid::now_v7().to_string(), true),
         };
         let SendRequest { engine, run, name, payload, sender, .. } = self;
-        let input = Input::External { name, payload, event_id: Some(event_id.clone()), sender };
+        let input = DecideInput::External { name, payload, event_id: Some(event_id.clone()), sender };
         let message = if fresh { DriverMessage::new_event } else { DriverMessage::input };
         let applied = engine.carry(&run, |caller| message(run.clone(), input, caller)).await?;
         Ok(Sent {

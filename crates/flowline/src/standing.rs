@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use flowline_core::decide::{PastEvent, ReceivedEvent, Sender, Standing, TriedAgain};
 use flowline_core::definition::Ends;
-use flowline_core::event::{EventType, Slot};
+use flowline_core::event::{EventType, PayloadSlot};
 use flowline_core::machine::Turn;
 use flowline_core::receipt::Opened;
 use flowline_core::{Event, Json, Plan, RunKey, RunState, Time, limits};
@@ -194,7 +194,7 @@ impl Trail {
             (.., Some(_)) => None,
             _ => Some(Cause::Start),
         };
-        let context = Slot::Context(0).open(json);
+        let context = PayloadSlot::Context(0).open(json);
         let had = before.clone();
         let mut timers = had.as_ref().filter(|_| data.stays).map(|at| at.timers.clone()).unwrap_or_default();
         if let Some(timer) = data.timer {

@@ -68,9 +68,9 @@ impl Hint {
     }
 }
 
-/// A stream of events. Save [`Subscription::cursor`] to continue later or elsewhere.
+/// A stream of events. Save [`EventSubscription::cursor`] to continue later or elsewhere.
 #[derive(Debug)]
-pub struct Subscription {
+pub struct EventSubscription {
     engine: Engine,
     source: Source,
     /// Where the buffered events end.
@@ -101,8 +101,8 @@ impl Engine {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn subscribe(&self, filter: FeedFilter, cursor: &str) -> Subscription {
-        Subscription {
+    pub fn subscribe(&self, filter: FeedFilter, cursor: &str) -> EventSubscription {
+        EventSubscription {
             engine: self.clone(),
             source: Source::Feed(filter),
             read_to: cursor.to_owned(),
@@ -114,7 +114,7 @@ impl Engine {
     }
 }
 
-impl Subscription {
+impl EventSubscription {
     /// The next event. Waits for it, and for a store that can't answer right now, which
     /// [`Engine::trouble`] reports.
     pub async fn next(&mut self) -> Result<Event, EngineError> {
@@ -146,7 +146,7 @@ impl Subscription {
         }
     }
 
-    /// Where to continue: right after the last event that [`Subscription::next`] returned.
+    /// Where to continue: right after the last event that [`EventSubscription::next`] returned.
     pub fn cursor(&self) -> &str {
         &self.cursor
     }

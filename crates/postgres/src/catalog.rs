@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flowline_core::{RunKey, Tenant, Time};
 use flowline_store::row::Pause;
 use flowline_store::{
-    Acquired, Counter, Health, HeldLock, JobKey, JobRow, JobState, LockRequest, LockRow, QueueRow, Renewal,
+    Acquired, Counter, Health, JobKey, JobRow, JobState, LockProof, LockRequest, LockRow, QueueRow, Renewal,
     StoredDefinition,
 };
 
@@ -241,7 +241,7 @@ pub(crate) async fn acquire_lock(session: &Session, request: &LockRequest) -> Re
 
 pub(crate) async fn renew_lock(
     session: &Session,
-    lock: &HeldLock,
+    lock: &LockProof,
     renewal: Renewal,
 ) -> Result<Option<Time>, PgFault> {
     let (tenant, name, token) = (lock.tenant.as_str(), code::shut(&lock.name), code::token_bytes(lock.token));

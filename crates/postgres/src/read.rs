@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use flowline_core::event::{AttemptOf, Slot};
+use flowline_core::event::{AttemptOf, PayloadSlot};
 use flowline_core::{Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
 use flowline_store::query::{EXACT_TOTAL, PAGE_BYTES, WantTotal, page_size};
 use flowline_store::{
@@ -79,7 +79,7 @@ fn run_row(row: &Row) -> Result<RunRow, PgFault> {
 pub(crate) async fn payloads(
     session: &Session,
     run: &RunKey,
-    slots: &[Slot],
+    slots: &[PayloadSlot],
 ) -> Result<Vec<Option<Json>>, PgFault> {
     let numbers: Vec<i64> = slots.iter().map(|slot| i64::from(slot.number())).collect();
     let sql = "select e.slot, e.data from flow_runs r join events e on e.run = r.id

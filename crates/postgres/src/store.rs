@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
@@ -12,7 +12,7 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, HeldLock, JobRow, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
+    Health, JobRow, LockProof, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
     Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, StoreError,
     StoredDefinition, Swept,
 };
@@ -112,7 +112,7 @@ impl RunStore for PostgresStore {
         reading!(self, |session| read::load(&session, runs))
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
         reading!(self, |session| read::payloads(&session, run, slots))
     }
 
@@ -192,7 +192,7 @@ impl Catalog for PostgresStore {
         writing!(self, |session| catalog::acquire_lock(&session, &request))
     }
 
-    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+    async fn renew_lock(&self, lock: LockProof, renewal: Renewal) -> Result<Option<Time>, StoreError> {
         writing!(self, |session| catalog::renew_lock(&session, &lock, renewal))
     }
 

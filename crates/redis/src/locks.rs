@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flowline_core::{Tenant, Time};
-use flowline_store::{Acquired, HeldLock, LockRequest, LockRow, Renewal, StoreError, Token};
+use flowline_store::{Acquired, LockProof, LockRequest, LockRow, Renewal, StoreError, Token};
 
 use crate::RedisStore;
 use crate::answer::{number, text};
@@ -27,7 +27,7 @@ impl RedisStore {
 
     pub(crate) async fn keep_lock(
         &self,
-        lock: &HeldLock,
+        lock: &LockProof,
         renewal: Renewal,
     ) -> Result<Option<Time>, StoreError> {
         let (verb, ttl) = verb(renewal);

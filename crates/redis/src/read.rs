@@ -1,6 +1,6 @@
 //! Reading runs, their logs and their payloads.
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey};
 use flowline_store::query::{PAGE_BYTES, PageRoom, page_size};
@@ -46,7 +46,7 @@ impl RedisStore {
     pub(crate) async fn payloads_of(
         &self,
         run: &RunKey,
-        slots: &[Slot],
+        slots: &[PayloadSlot],
     ) -> Result<Vec<Option<Json>>, StoreError> {
         if slots.is_empty() {
             return Ok(Vec::new());

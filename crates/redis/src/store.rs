@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
@@ -12,7 +12,7 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, HeldLock, JobRow, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
+    Health, JobRow, LockProof, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
     Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, StoreError,
     StoredDefinition, Swept,
 };
@@ -177,7 +177,7 @@ impl RunStore for RedisStore {
         self.load_runs(runs).await
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
         self.payloads_of(run, slots).await
     }
 
@@ -253,7 +253,7 @@ impl Catalog for RedisStore {
         self.take_lock(request).await
     }
 
-    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+    async fn renew_lock(&self, lock: LockProof, renewal: Renewal) -> Result<Option<Time>, StoreError> {
         self.keep_lock(&lock, renewal).await
     }
 

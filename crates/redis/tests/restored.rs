@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dump::dump;
 use flowline_core::definition::Retain;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant};
 use flowline_redis::{IfMissing, RedisStore};
 use flowline_store::conformance::{Fixture, given};
@@ -100,7 +100,7 @@ async fn fill(f: &Fixture) {
 
     let long = f.started("long", vec![]).await;
     for version in 1..=20 {
-        let slots = (2 + (version as u32 - 1) * 7..).map(Slot::Emit);
+        let slots = (2 + (version as u32 - 1) * 7..).map(PayloadSlot::Emit);
         let events =
             given::log_events(7).into_iter().zip(slots).map(|(event, slot)| event.at(slot)).collect();
         // Commits of one date would be one part of the feed over there.
@@ -132,8 +132,8 @@ async fn fill(f: &Fixture) {
 }
 
 /// What a payload of the runs above is addressed by.
-fn slot(run: &RunKey, seq: u64) -> Option<Slot> {
-    (run.run.as_str() == "long" && seq > 1).then_some(Slot::Emit(seq as u32))
+fn slot(run: &RunKey, seq: u64) -> Option<PayloadSlot> {
+    (run.run.as_str() == "long" && seq > 1).then_some(PayloadSlot::Emit(seq as u32))
 }
 
 async fn carry(from: &Fixture, to: &RedisStore) {

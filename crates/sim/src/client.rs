@@ -7,7 +7,7 @@ use flowline::internal::{DriverMessage, InputOutcome, again, input_digest, opene
 use flowline::{EngineError, Plans, RetryFrom};
 use flowline_check::{ClientReply, ClientRequest};
 use flowline_core::decide::{self, Finish, Sender};
-use flowline_core::{Input, Json, Plan, RunId, RunKey, Status, Tenant};
+use flowline_core::{DecideInput, Json, Plan, RunId, RunKey, Status, Tenant};
 use flowline_store::row::{Pause, Retention};
 use flowline_store::{Catalog, QueueRow, RunStore, StoreError, StoredDefinition};
 
@@ -78,13 +78,13 @@ impl SimulatedClient {
             }
             ClientOp::Play(play) => self.play(&play).await,
             ClientOp::Pause { run } => {
-                self.steer(run, |run| ClientRequest::Pause { run }, Input::Pause).await;
+                self.steer(run, |run| ClientRequest::Pause { run }, DecideInput::Pause).await;
             }
             ClientOp::Resume { run } => {
-                self.steer(run, |run| ClientRequest::Resume { run }, Input::Resume).await;
+                self.steer(run, |run| ClientRequest::Resume { run }, DecideInput::Resume).await;
             }
             ClientOp::Cancel { run } => {
-                let input = Input::Cancel { reason: None };
+                let input = DecideInput::Cancel { reason: None };
                 self.steer(run, |run| ClientRequest::Cancel { run }, input).await;
             }
             ClientOp::Complete { run, result } => self.finish(run, Finish::Completed { result }).await,
@@ -117,17 +117,17 @@ impl SimulatedClient {
         let (key, event_id) = (self.run(run), Some(id));
         let act =
             ClientRequest::Send { run: key.run.clone(), name: name.clone(), event_id: event_id.clone() };
-        self.input(key, act, Input::External { name, payload, event_id, sender }, repeats).await;
+        self.input(key, act, DecideInput::External { name, payload, event_id, sender }, repeats).await;
     }
 
-    async fn steer(&self, run: usize, act: fn(RunId) -> ClientRequest, input: Input) {
+    async fn steer(&self, run: usize, act: fn(RunId) -> ClientRequest, input: DecideInput) {
         let key = self.run(run);
         let act = act(key.run.clone());
         self.input(key, act, input, Repeats::UntilKnown).await;
     }
 
     async fn finish(&self, run: usize, finish: Finish) {
-        self.steer(run, |run| ClientRequest::Finish { run }, Input::Finish(finish)).await;
+        self.steer(run, |run| ClientRequest::Finish { run }, DecideInput::Finish(finish)).await;
     }
 
     /// An operator insists: nothing may stay paused for ever.
@@ -144,7 +144,7 @@ impl SimulatedClient {
             }
             for key in paused {
                 let act = ClientRequest::Resume { run: key.run.clone() };
-                self.input(key, act, Input::Resume, Repeats::UntilKnown).await;
+                self.input(key, act, DecideInput::Resume, Repeats::UntilKnown).await;
             }
             self.shared.sleep(AGAIN, WaitPlace::Home).await;
         }
@@ -252,7 +252,7 @@ impl SimulatedClient {
     }
 
     /// Carries an input into a run. Unless it may not be repeated, asks again for as long as nobody knows what happened to it.
-    async fn input(&self, run: RunKey, act: ClientRequest, input: Input, repeats: Repeats) {
+    async fn input(&self, run: RunKey, act: ClientRequest, input: DecideInput, repeats: Repeats) {
         let may_be_so_already = matches!(act, ClientRequest::Pause { .. } | ClientRequest::Resume { .. });
         for _ in 0..TRIES {
             let asked_at = self.shared.lock().now;

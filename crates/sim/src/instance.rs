@@ -37,7 +37,7 @@ pub(crate) fn ended(attempt: &Attempt, worker: &Arc<str>, reported: AttemptRepor
 }
 
 /// One process, from its start to its end.
-pub(crate) struct Instance {
+pub(crate) struct SimInstance {
     pub(crate) life: Life,
     pub(crate) name: Arc<str>,
     pub(crate) json: Json,
@@ -58,7 +58,7 @@ pub(crate) struct Instance {
     pub(crate) draining: bool,
 }
 
-impl Instance {
+impl SimInstance {
     pub(crate) fn start(
         life: Life,
         config: Config,
@@ -66,12 +66,12 @@ impl Instance {
         mut rng: fastrand::Rng,
         now: Duration,
         store_now: Time,
-    ) -> Instance {
+    ) -> SimInstance {
         let name = config.instance.clone();
         let tokens = Tokens::from(move || Token(rng.u128(..)));
         let slots = Slots::new(config.clone(), vec![NEED.into()], tokens);
         let driver = Driver::new(config, slots, Arc::new(Meters::default()), Duration::ZERO, store_now);
-        Instance {
+        SimInstance {
             life,
             json: json::string(&name),
             name,

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_check::StoreSnapshot;
-use flowline_core::event::{EventType, NewEvent, Slot};
+use flowline_core::event::{EventType, NewEvent, PayloadSlot};
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Filling, Health, HeldLock, JobRow, LockRequest, LockRow, Memory, NewDocument, QueueRow, ReceiptPage,
+    Filling, Health, JobRow, LockProof, LockRequest, LockRow, Memory, NewDocument, QueueRow, ReceiptPage,
     ReceiptQuery, Renewal, Restored, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery,
     StateSpace, StoreError, StoredDefinition, Swept, Transfer,
 };
@@ -201,7 +201,7 @@ impl RunStore for Wire {
         self.read("load", |memory, _| memory.load(runs)).await
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
         self.read("payloads", |memory, _| memory.payloads(run, slots)).await
     }
 
@@ -286,7 +286,7 @@ impl Catalog for Wire {
         self.write("acquire lock", move |memory, now| memory.acquire_lock(now, request.clone())).await
     }
 
-    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+    async fn renew_lock(&self, lock: LockProof, renewal: Renewal) -> Result<Option<Time>, StoreError> {
         self.write("renew lock", move |memory, now| memory.renew_lock(now, lock.clone(), renewal)).await
     }
 

@@ -10,10 +10,10 @@ use flowline::internal::{
 use flowline::{Level, StepError};
 use flowline_check::{AttemptReport, Effect, RepeatedReport, ReportReply};
 use flowline_core::decide::{AttemptFailure, Retryable};
-use flowline_core::{Input, Json, Time};
+use flowline_core::{DecideInput, Json, Time};
 use flowline_store::{LeaseUse, RunStore};
 
-use crate::instance::{Instance, ended};
+use crate::instance::{SimInstance, ended};
 use crate::program::{Doing, ScriptedAttempt, ScriptedOutcome};
 use crate::shared::{Life, SharedWorld, Ticket, WaitPlace};
 use crate::wire::Wire;
@@ -32,7 +32,7 @@ pub(crate) struct SimulatedWorker {
 impl SimulatedWorker {
     pub(crate) fn new(
         shared: Arc<SharedWorld>,
-        instance: &Instance,
+        instance: &SimInstance,
         launch: &Launch,
         began: Time,
     ) -> SimulatedWorker {
@@ -73,7 +73,7 @@ impl SimulatedWorker {
 
     /// Sometimes reports again to any instance after an answer: the same, or something else. Its token decides whether and
     /// when, so that the world's random numbers stay the same.
-    async fn repeat(self, input: Input, lease: Option<LeaseUse>) {
+    async fn repeat(self, input: DecideInput, lease: Option<LeaseUse>) {
         let dice = (self.attempt.token.0 >> 64) as u64;
         if !dice.is_multiple_of(6) {
             return;
@@ -87,7 +87,7 @@ impl SimulatedWorker {
             _ => {
                 let error = "something that it never said before".to_owned();
                 let failure = AttemptFailure { error, code: None, stack: None, retry: Retryable::ByPolicy };
-                (RepeatedReport::Other, Input::Failed { step, attempt, failure })
+                (RepeatedReport::Other, DecideInput::Failed { step, attempt, failure })
             }
         };
         let ticket = {

@@ -19,7 +19,7 @@ use flowline_store::Memory;
 use flowline_store::row::Retention;
 
 use crate::client::SimulatedClient;
-use crate::instance::Instance;
+use crate::instance::SimInstance;
 use crate::mishap::{LATEST_COPY, Mishap, Weather, draw, leaps, stop_and_go};
 use crate::model::{ObservedRun, compare};
 use crate::program::{ClientOp, SimProgram, is_sluggish};
@@ -99,7 +99,7 @@ pub(crate) struct World {
     checker: Checker,
     config: Config,
     weather: Weather,
-    instances: Vec<Option<Instance>>,
+    instances: Vec<Option<SimInstance>>,
     lives: Vec<u32>,
     tasks: BTreeMap<FutureId, Task>,
     last_task: FutureId,

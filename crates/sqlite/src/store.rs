@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
@@ -11,7 +11,7 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, HeldLock, JobRow, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
+    Health, JobRow, LockProof, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
     Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, Store,
     StoreError, StoredDefinition, Swept,
 };
@@ -54,7 +54,7 @@ impl RunStore for SqliteStore {
         self.readers.read(move |reader| reader.load(&runs)).await
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
         let (run, slots) = (run.clone(), slots.to_vec());
         self.readers.read(move |reader| reader.payloads(&run, &slots)).await
     }
@@ -166,7 +166,7 @@ impl Catalog for SqliteStore {
         self.writer()?.ask(move |writer| writer.acquire_lock(&request)).await
     }
 
-    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+    async fn renew_lock(&self, lock: LockProof, renewal: Renewal) -> Result<Option<Time>, StoreError> {
         self.writer()?.ask(move |writer| writer.renew_lock(&lock, renewal)).await
     }
 

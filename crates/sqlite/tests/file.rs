@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 use flowline_sqlite::{OpenMode, Options, SqliteStore};
 use flowline_store::conformance::given;
@@ -333,8 +333,8 @@ async fn events_and_contexts_of_machines_are_found_in_a_file_of_the_format_befor
         let received = data(&format!(r#"{{"number":{number}}}"#));
         let moved = data(&format!(r#"{{"transition":{number},"context":{{"n":{number}}}}}"#));
         let events = vec![
-            NewEvent::run(EventType::EventReceived, received).at(Slot::Received(number)),
-            NewEvent::run(EventType::StateChanged, moved).at(Slot::Context(number)),
+            NewEvent::run(EventType::EventReceived, received).at(PayloadSlot::Received(number)),
+            NewEvent::run(EventType::StateChanged, moved).at(PayloadSlot::Context(number)),
         ];
         (events, vec![receipt])
     };
@@ -357,19 +357,24 @@ async fn events_and_contexts_of_machines_are_found_in_a_file_of_the_format_befor
     drop(conn);
     assert_eq!(slots(&path), before + 4, "the events and contexts of the format before have slots");
 
-    let asked = [Slot::Received(1), Slot::Received(2), Slot::Context(1), Slot::Context(2)];
-    let found = async |store: &SqliteStore, asked: &[Slot]| store.payloads(&run, asked).await.unwrap();
+    let asked = [
+        PayloadSlot::Received(1),
+        PayloadSlot::Received(2),
+        PayloadSlot::Context(1),
+        PayloadSlot::Context(2),
+    ];
+    let found = async |store: &SqliteStore, asked: &[PayloadSlot]| store.payloads(&run, asked).await.unwrap();
     let reader = client(&path).unwrap();
     let there = found(&reader, &asked).await;
     assert!(there.iter().all(Option::is_some), "{there:?}");
-    assert_eq!(found(&reader, &[Slot::Received(3), Slot::Context(3)]).await, [None, None]);
+    assert_eq!(found(&reader, &[PayloadSlot::Received(3), PayloadSlot::Context(3)]).await, [None, None]);
 
     let store = engine(&path);
     let (events, receipts) = receive(3);
     commit(&store, Commit { events, receipts, ..given::next(&run, 3) }).await;
     assert_eq!(found(&store, &asked).await, there);
     assert_eq!(
-        found(&store, &[Slot::Received(3), Slot::Context(3)]).await,
+        found(&store, &[PayloadSlot::Received(3), PayloadSlot::Context(3)]).await,
         [data(r#"{"number":3}"#), data(r#"{"transition":3,"context":{"n":3}}"#)]
     );
     assert_eq!(slots(&path), before + 4, "and what is new has none");

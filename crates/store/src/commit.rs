@@ -204,12 +204,12 @@ pub struct Append {
     pub token: Token,
     /// How many lines of the attempt the caller knows to be in the log before these.
     pub from_line: u32,
-    pub lines: Vec<AttemptLine>,
+    pub lines: Vec<AppendLine>,
 }
 
 /// One line: an event, and the change of key-value state that it records, if any.
 #[derive(Debug, Clone)]
-pub struct AttemptLine {
+pub struct AppendLine {
     pub event: NewEvent,
     pub state: Option<StateChange>,
 }

@@ -33,14 +33,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use tokio::sync::watch;
 
 pub use clock::Clock;
 pub use commit::{
-    Append, AppendError, AttemptLine, Base, Commit, CommitError, Committed, Index, LeaseUse, NewRun, Others,
+    Append, AppendError, AppendLine, Base, Commit, CommitError, Committed, Index, LeaseUse, NewRun, Others,
     StateChange,
 };
 pub use document::{Document, DocumentPage, DocumentQuery, Existing, NewDocument, Order};
@@ -49,7 +49,7 @@ pub use job::{
     Claim, Claimed, DueTimer, ExpiredLease, Extend, Extended, Gone, Handoff, JobKey, JobRow, JobState, Lane,
     LeasedJob, NewJob, Renewal, Swept, Token,
 };
-pub use lock::{Acquired, HeldLock, LockRequest, LockRow};
+pub use lock::{Acquired, LockProof, LockRequest, LockRow};
 pub use memory::{Memory, MemoryStore};
 pub use open::IfMissing;
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
@@ -92,7 +92,7 @@ pub trait RunStore: Send + Sync + 'static {
     async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError>;
 
     /// The `data` of the events at these addresses of a run; `None` for an empty address.
-    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError>;
+    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError>;
 
     /// A page of a run's log, in order, of at most [`query::PAGE_BYTES`]. Its cost grows neither with its position in
     /// the log nor with what follows it.
@@ -184,7 +184,7 @@ pub trait Catalog: Send + Sync + 'static {
 
     /// Extends or releases a lock, and returns when it ends. `None`, with nothing changed, if this token doesn't hold it
     /// (any more).
-    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError>;
+    async fn renew_lock(&self, lock: LockProof, renewal: Renewal) -> Result<Option<Time>, StoreError>;
 
     /// The held locks of a tenant, by name.
     async fn locks(&self, tenant: &Tenant) -> Result<Vec<LockRow>, StoreError>;

@@ -26,15 +26,15 @@ pub struct LockRequest {
 
 /// A lock, as its holder names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldLock {
+pub struct LockProof {
     pub tenant: Tenant,
     pub name: String,
     pub token: Token,
 }
 
-impl HeldLock {
-    pub fn new(tenant: &Tenant, name: &str, token: Token) -> HeldLock {
-        HeldLock { tenant: tenant.clone(), name: name.to_owned(), token }
+impl LockProof {
+    pub fn new(tenant: &Tenant, name: &str, token: Token) -> LockProof {
+        LockProof { tenant: tenant.clone(), name: name.to_owned(), token }
     }
 }
 

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ use crate::commit::{Append, AppendError, Commit, CommitError, Committed};
 use crate::document::{Document, DocumentPage, DocumentQuery, NewDocument};
 use crate::error::StoreError;
 use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Renewal, Swept};
-use crate::lock::{Acquired, HeldLock, LockRequest, LockRow};
+use crate::lock::{Acquired, LockProof, LockRequest, LockRow};
 use crate::query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery};
 use crate::receipt::{ReceiptPage, ReceiptQuery};
 use crate::row::{Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StoredDefinition};
@@ -123,7 +123,7 @@ impl RunStore for MemoryStore {
         Ok(self.lock().load(runs))
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
         Ok(self.lock().payloads(run, slots))
     }
 
@@ -194,7 +194,7 @@ impl Catalog for MemoryStore {
         Ok(self.lock().acquire_lock(self.time(), request))
     }
 
-    async fn renew_lock(&self, lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+    async fn renew_lock(&self, lock: LockProof, renewal: Renewal) -> Result<Option<Time>, StoreError> {
         Ok(self.lock().renew_lock(self.time(), lock, renewal))
     }
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 use flowline_core::Time;
 use flowline_core::definition::Priority;
 
-use crate::commit::{Append, AppendError, AttemptLine, Base, Commit, CommitError, LeaseUse, NewRun, Others};
+use crate::commit::{Append, AppendError, AppendLine, Base, Commit, CommitError, LeaseUse, NewRun, Others};
 use crate::job::{JobKey, JobRow, JobState, Lane, NewJob, Renewal, Token};
 
 /// The jobs of a run.
@@ -83,7 +83,7 @@ pub enum JobChange<'c> {
 #[derive(Debug)]
 pub struct FencedLines<'a> {
     /// Those that aren't in the log yet.
-    pub new: &'a [AttemptLine],
+    pub new: &'a [AppendLine],
     /// How many lines of the attempt are in the log with them.
     pub total: u32,
 }

@@ -8,7 +8,7 @@
 //! Lists, counters, lanes and the feed are not carried: a store makes its own of what is restored. Named locks stay behind.
 
 use async_trait::async_trait;
-use flowline_core::event::{AttemptOf, Slot};
+use flowline_core::event::{AttemptOf, PayloadSlot};
 use flowline_core::report::ReportDigests;
 use flowline_core::{Event, NewEvent, RunKey, Tenant, Time};
 
@@ -82,7 +82,7 @@ pub struct RestoredRun {
 pub struct RestoredEvent {
     pub event: Event,
     /// Set where the payload must be found again by address.
-    pub slot: Option<Slot>,
+    pub slot: Option<PayloadSlot>,
 }
 
 impl RestoredEvent {

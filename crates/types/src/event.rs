@@ -79,7 +79,7 @@ pub struct AttemptOf {
 /// Where a payload can be found again within its run. Numbers, so that a store can index them; their meaning is fixed
 /// by the definition that the run is pinned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Slot {
+pub enum PayloadSlot {
     /// The run's input (`flow.start`).
     Input,
     /// The emit with this event index.
@@ -94,26 +94,26 @@ pub enum Slot {
     Received(u32),
 }
 
-impl Slot {
+impl PayloadSlot {
     pub fn number(self) -> u32 {
         match self {
-            Slot::Input => 0,
-            Slot::Emit(n) => n << 2 | 1,
-            Slot::Result(n) => n << 2 | 2,
-            Slot::Error(n) => n << 2 | 3,
-            Slot::Context(n) => n << 3,
-            Slot::Received(n) => n << 3 | 4,
+            PayloadSlot::Input => 0,
+            PayloadSlot::Emit(n) => n << 2 | 1,
+            PayloadSlot::Result(n) => n << 2 | 2,
+            PayloadSlot::Error(n) => n << 2 | 3,
+            PayloadSlot::Context(n) => n << 3,
+            PayloadSlot::Received(n) => n << 3 | 4,
         }
     }
 
-    pub fn from_number(number: u32) -> Slot {
+    pub fn from_number(number: u32) -> PayloadSlot {
         match number & 3 {
-            0 if number == 0 => Slot::Input,
-            0 if number & 4 == 0 => Slot::Context(number >> 3),
-            0 => Slot::Received(number >> 3),
-            1 => Slot::Emit(number >> 2),
-            2 => Slot::Result(number >> 2),
-            _ => Slot::Error(number >> 2),
+            0 if number == 0 => PayloadSlot::Input,
+            0 if number & 4 == 0 => PayloadSlot::Context(number >> 3),
+            0 => PayloadSlot::Received(number >> 3),
+            1 => PayloadSlot::Emit(number >> 2),
+            2 => PayloadSlot::Result(number >> 2),
+            _ => PayloadSlot::Error(number >> 2),
         }
     }
 
@@ -128,19 +128,19 @@ impl Slot {
             error: Option<Json>,
             context: Option<Json>,
         }
-        if let Slot::Received(_) = self {
+        if let PayloadSlot::Received(_) = self {
             return data.clone();
         }
         let Ok(found) = data.to::<Data>() else { return Json::null() };
         match self {
-            Slot::Input => found.input,
-            Slot::Emit(_) => found.payload,
-            Slot::Result(_) => found.result,
-            Slot::Error(_) => found.error,
-            Slot::Context(_) => found.context,
-            Slot::Received(_) => None,
+            PayloadSlot::Input => found.input,
+            PayloadSlot::Emit(_) => found.payload,
+            PayloadSlot::Result(_) => found.result,
+            PayloadSlot::Error(_) => found.error,
+            PayloadSlot::Context(_) => found.context,
+            PayloadSlot::Received(_) => None,
         }
-        .unwrap_or_else(|| if let Slot::Emit(_) = self { Json::nothing() } else { Json::null() })
+        .unwrap_or_else(|| if let PayloadSlot::Emit(_) = self { Json::nothing() } else { Json::null() })
     }
 }
 
@@ -151,7 +151,7 @@ pub struct NewEvent {
     pub of: Option<AttemptOf>,
     pub data: Option<Json>,
     /// Set where the payload must be found again by address.
-    pub slot: Option<Slot>,
+    pub slot: Option<PayloadSlot>,
 }
 
 impl NewEvent {
@@ -163,7 +163,7 @@ impl NewEvent {
         NewEvent { kind, of: Some(AttemptOf { step: step.clone(), attempt }), data, slot: None }
     }
 
-    pub fn at(mut self, slot: Slot) -> NewEvent {
+    pub fn at(mut self, slot: PayloadSlot) -> NewEvent {
         self.slot = Some(slot);
         self
     }
@@ -287,16 +287,16 @@ mod tests {
     #[test]
     fn slots_survive_their_numbers() {
         for slot in [
-            Slot::Input,
-            Slot::Emit(0),
-            Slot::Emit(9_999),
-            Slot::Result(3),
-            Slot::Error(70_000),
-            Slot::Context(1),
-            Slot::Received(1),
-            Slot::Received(9_999),
+            PayloadSlot::Input,
+            PayloadSlot::Emit(0),
+            PayloadSlot::Emit(9_999),
+            PayloadSlot::Result(3),
+            PayloadSlot::Error(70_000),
+            PayloadSlot::Context(1),
+            PayloadSlot::Received(1),
+            PayloadSlot::Received(9_999),
         ] {
-            assert_eq!(Slot::from_number(slot.number()), slot);
+            assert_eq!(PayloadSlot::from_number(slot.number()), slot);
         }
     }
 

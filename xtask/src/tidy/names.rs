@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use super::{Finding, Tree};
 
 const GLOSSARY: &str = "docs/glossary.md";
-const HERE: &str = "xtask/src/tidy/names.rs";
 const KINDS: &[&str] = &["struct", "enum", "trait", "type"];
 
 /// Names that are defined more than once, each with the reason.
@@ -58,32 +57,6 @@ const KEPT: &[(&str, &str)] = &[
     ("Worker", "crates/client/"),
 ];
 
-/// Names from before this rule that are still to be changed. The list only gets shorter: an entry that finds nothing any more
-/// is a finding itself.
-const OWED: &[&str] = &[
-    "Action",
-    "AttemptLine",
-    "Context",
-    "EventData",
-    "Fault",
-    "HeldLock",
-    "Input",
-    "Instance",
-    "Log",
-    "Logged",
-    "Lost",
-    "Move",
-    "Operator",
-    "Part",
-    "Payload",
-    "Run",
-    "Scope",
-    "Slot",
-    "State",
-    "Subscription",
-    "Tree",
-];
-
 /// A type that more than its own module sees.
 #[derive(Debug, Clone, Copy)]
 struct Defined<'a> {
@@ -93,23 +66,10 @@ struct Defined<'a> {
 }
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    // A tree without this file, as tests make them, owes nothing.
-    let owed = if tree.text(HERE).is_some() { OWED } else { &[] };
-    pay(judge(tree, SHARED, KEPT), owed)
+    judge(tree, SHARED, KEPT)
 }
 
-/// The findings that nobody knew of, and the debts that are paid.
-fn pay(found: Vec<(String, Finding)>, owed: &[&str]) -> Vec<Finding> {
-    let paid = owed.iter().filter(|name| !found.iter().any(|(known, _)| known == **name)).map(|name| {
-        Finding::new(HERE, 1, format!("`{name}` isn't owed any more"), "take it out of OWED in names.rs")
-    });
-    let paid: Vec<Finding> = paid.collect();
-    let new =
-        found.into_iter().filter(|(name, _)| !owed.contains(&name.as_str())).map(|(_, finding)| finding);
-    new.chain(paid).collect()
-}
-
-fn judge(tree: &Tree, shared: &[(&str, &str)], kept: &[(&str, &str)]) -> Vec<(String, Finding)> {
+fn judge(tree: &Tree, shared: &[(&str, &str)], kept: &[(&str, &str)]) -> Vec<Finding> {
     let mut by_name: BTreeMap<&str, Vec<Defined<'_>>> = BTreeMap::new();
     for defined in defined(tree) {
         by_name.entry(defined.name).or_default().push(defined);
@@ -124,7 +84,7 @@ fn judge(tree: &Tree, shared: &[(&str, &str)], kept: &[(&str, &str)]) -> Vec<(St
             findings.extend(others.iter().map(|other| {
                 let message = format!("`{name}` is also defined at {}:{}", first.path, first.line);
                 let remedy = "name each after what it is, in the words of docs/glossary.md";
-                ((*name).to_owned(), other.finding(message, remedy))
+                other.finding(message, remedy)
             }));
         }
         let Some(meaning) = glossary.get(*name) else { continue };
@@ -133,7 +93,7 @@ fn judge(tree: &Tree, shared: &[(&str, &str)], kept: &[(&str, &str)]) -> Vec<(St
         findings.extend(strange.filter(|_| !is_shared).map(|one| {
             let message = format!("the glossary keeps the word of `{name}` for something: {meaning}");
             let remedy = "rename the type; if it is just that, add it to KEPT in names.rs";
-            ((*name).to_owned(), one.finding(message, remedy))
+            one.finding(message, remedy)
         }));
     }
     findings
@@ -199,7 +159,7 @@ mod tests {
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let tree = Tree::of(&[files, &[(GLOSSARY, PAGE)]].concat());
         let findings = judge(&tree, &[("Args", "why")], &[("Slot", "crates/a/")]);
-        findings.into_iter().map(|(_, finding)| finding.to_string()).collect()
+        findings.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -250,16 +210,8 @@ mod tests {
     }
 
     #[test]
-    fn an_owed_name_passes_until_it_is_paid() {
-        let files =
-            [("crates/a/src/a.rs", "pub struct Found;\n"), ("crates/b/src/b.rs", "pub struct Found;\n")];
-        let all = |owed: &[&str]| pay(judge(&Tree::of(&files), &[], &[]), owed).len();
-        assert_eq!((all(&[]), all(&["Found"]), all(&["Found", "Other"])), (1, 0, 1));
-    }
-
-    #[test]
     fn exceptions_are_sorted_and_have_reasons() {
-        assert!(SHARED.is_sorted() && KEPT.is_sorted() && OWED.is_sorted());
+        assert!(SHARED.is_sorted() && KEPT.is_sorted());
         assert!(SHARED.iter().all(|(_, reason)| !reason.is_empty()));
     }
 }

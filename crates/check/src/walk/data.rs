@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct EventData {
+pub(super) struct WalkedData {
     pub(super) name: Option<String>,
     pub(super) cause: Option<String>,
     pub(super) code: Option<String>,
@@ -39,13 +39,13 @@ pub(super) struct EventData {
     pub(super) at: Option<Time>,
 }
 
-impl EventData {
+impl WalkedData {
     /// What can't be read counts as missing, and the rules report that.
-    pub(super) fn read(event: &Event) -> EventData {
+    pub(super) fn read(event: &Event) -> WalkedData {
         match (&event.data, event.kind) {
             // A step can put anything there.
             (_, EventType::Log | EventType::State | EventType::StepStarted) | (None, _) => {
-                EventData::default()
+                WalkedData::default()
             }
             (Some(data), _) => data.to().unwrap_or_default(),
         }
@@ -63,7 +63,7 @@ pub(super) enum FailureCap {
     Released,
 }
 
-impl EventData {
+impl WalkedData {
     pub(super) fn cause(&self) -> FailureCap {
         match self.cause.as_deref() {
             Some("lease_lost") => FailureCap::Lost,

@@ -110,7 +110,7 @@ pub struct BenchBaseline {
 
 /// What one instance measured.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Part {
+pub struct BenchPart {
     seconds: f64,
     commits: u64,
     batches: u64,
@@ -208,7 +208,11 @@ async fn on_disk(question: &BenchPlan, tell: Arc<AtomicU64>) -> anyhow::Result<B
     Ok(answer(question, part, bytes, baseline))
 }
 
-async fn in_file(question: &BenchPlan, folder: &Path, tell: Arc<AtomicU64>) -> anyhow::Result<(Part, u64)> {
+async fn in_file(
+    question: &BenchPlan,
+    folder: &Path,
+    tell: Arc<AtomicU64>,
+) -> anyhow::Result<(BenchPart, u64)> {
     let database = folder.join("bench.db");
     let store = SqliteStore::open(&database, Options::default())?;
     let before = bytes_in(&database);
@@ -249,14 +253,14 @@ async fn raw(question: &BenchPlan, url: &str) -> BenchBaseline {
 }
 
 /// The share of one instance of several: what [`in_processes`] starts.
-pub async fn part(question: &BenchPlan) -> anyhow::Result<Part> {
+pub async fn part(question: &BenchPlan) -> anyhow::Result<BenchPart> {
     let url = question.server.as_deref().unwrap_or_default();
     let store = open(url, StoreAccess::Engine).await.map_err(|failure| anyhow::anyhow!(failure.message))?;
     measure(question, store, Arc::default()).await
 }
 
 /// As many processes of this binary as asked for, each with its share of the runs.
-async fn in_processes(question: &BenchPlan, url: &str) -> anyhow::Result<Part> {
+async fn in_processes(question: &BenchPlan, url: &str) -> anyhow::Result<BenchPart> {
     let share = |whole: u64, n: u64| whole / question.instances + u64::from(n < whole % question.instances);
     let mut processes = Vec::new();
     for n in 0..question.instances {
@@ -271,11 +275,11 @@ async fn in_processes(question: &BenchPlan, url: &str) -> anyhow::Result<Part> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         processes.push(tokio::spawn(async move { command.output().await }));
     }
-    let mut whole = Part::default();
+    let mut whole = BenchPart::default();
     for process in processes {
         let output = process.await??;
         anyhow::ensure!(output.status.success(), "an instance failed ({})", output.status);
-        let part: Part = serde_json::from_slice(&output.stdout)?;
+        let part: BenchPart = serde_json::from_slice(&output.stdout)?;
         // They ran side by side: the longest time is that of all.
         whole.seconds = whole.seconds.max(part.seconds);
         whole.commits += part.commits;
@@ -291,7 +295,7 @@ pub async fn measure(
     question: &BenchPlan,
     store: Arc<dyn Store>,
     tell: Arc<AtomicU64>,
-) -> anyhow::Result<Part> {
+) -> anyhow::Result<BenchPart> {
     let input = Json::from(json!({ "text": "x".repeat(question.payload) }));
     let flow = question.shape.flow(&input)?;
     let slots = (question.in_flight as usize).saturating_mul(WIDTH).clamp(64, 4096);
@@ -336,7 +340,7 @@ pub async fn measure(
     let seconds = from.elapsed().as_secs_f64();
     engine.stop().await;
     let meters = engine.meters();
-    Ok(Part {
+    Ok(BenchPart {
         seconds,
         commits: meters.commits.load(Ordering::Relaxed),
         batches: meters.batches.load(Ordering::Relaxed),
@@ -346,7 +350,7 @@ pub async fn measure(
     })
 }
 
-impl Part {
+impl BenchPart {
     pub fn steps_per_second(&self, shape: BenchFlow) -> f64 {
         (self.latencies.len() as u64 * shape.steps()) as f64 / self.seconds
     }
@@ -384,7 +388,7 @@ impl Drop for Folder {
     }
 }
 
-fn answer(question: &BenchPlan, mut part: Part, bytes: u64, mut baseline: BenchBaseline) -> BenchResult {
+fn answer(question: &BenchPlan, mut part: BenchPart, bytes: u64, mut baseline: BenchBaseline) -> BenchResult {
     let latency_ms = latency(&mut part.latencies);
     let runs = part.latencies.len() as u64;
     let steps = runs * question.shape.steps();

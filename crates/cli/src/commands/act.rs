@@ -4,7 +4,7 @@ use flowline::{Applied, RetryFrom};
 use flowline_api::runs::Retried;
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use super::start::parse_json;
 use crate::failure::{Exit, Outcome};
 use crate::operator::Steering;
@@ -79,28 +79,28 @@ pub struct RetryArgs {
     from_start: bool,
 }
 
-pub async fn cancel(context: &Context, args: Cancel) -> Outcome {
+pub async fn cancel(context: &CommandContext, args: Cancel) -> Outcome {
     steer(context, &args.run, Steering::Cancel { reason: args.reason }, "cancelled").await
 }
 
-pub async fn pause(context: &Context, args: PauseArgs) -> Outcome {
+pub async fn pause(context: &CommandContext, args: PauseArgs) -> Outcome {
     steer(context, &args.run, Steering::Pause, "paused").await
 }
 
-pub async fn resume(context: &Context, args: Resume) -> Outcome {
+pub async fn resume(context: &CommandContext, args: Resume) -> Outcome {
     steer(context, &args.run, Steering::Resume, "resumed").await
 }
 
-pub async fn complete(context: &Context, args: Complete) -> Outcome {
+pub async fn complete(context: &CommandContext, args: Complete) -> Outcome {
     let result = parse_json(context, "--result", &args.result)?;
     steer(context, &args.run, Steering::Complete { result }, "completed").await
 }
 
-pub async fn fail(context: &Context, args: FailArgs) -> Outcome {
+pub async fn fail(context: &CommandContext, args: FailArgs) -> Outcome {
     steer(context, &args.run, Steering::Fail { error: args.error }, "failed").await
 }
 
-pub async fn retry(context: &Context, args: RetryArgs) -> Outcome {
+pub async fn retry(context: &CommandContext, args: RetryArgs) -> Outcome {
     let run = context.run_key(&args.run)?;
     let from = if args.from_start { RetryFrom::Start } else { args.from.as_deref().into() };
     let retried = context.operator()?.retry(&run, from).await?;
@@ -119,7 +119,7 @@ pub async fn retry(context: &Context, args: RetryArgs) -> Outcome {
 }
 
 /// Does it to a run and says what it did.
-async fn steer(context: &Context, id: &str, steering: Steering, done: &str) -> Outcome {
+async fn steer(context: &CommandContext, id: &str, steering: Steering, done: &str) -> Outcome {
     let run = context.run_key(id)?;
     let Applied { changed, status } = context.operator()?.steer(&run, steering).await?;
     if context.json {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::Context;
+use super::CommandContext;
 use crate::bench::{BenchFlow, BenchPlan, BenchResult, bench, events, http, part};
 use crate::failure::{CliError, Exit, Outcome};
 use crate::open::{self, StoreAccess, StoreUrl};
@@ -70,7 +70,7 @@ fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "use a number of runs per second above 0".to_owned())
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     if args.http {
         return over_http(context, &args).await;
     }
@@ -108,7 +108,7 @@ fn warn_of_debug() {
     }
 }
 
-async fn over_http(context: &Context, args: &Args) -> Outcome {
+async fn over_http(context: &CommandContext, args: &Args) -> Outcome {
     warn_of_debug();
     let store = match server(context)? {
         Some(url) => Some(open::open(&url, StoreAccess::Engine).await?),
@@ -135,7 +135,7 @@ async fn over_http(context: &Context, args: &Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn of_events(context: &Context, question: &BenchPlan) -> Outcome {
+async fn of_events(context: &CommandContext, question: &BenchPlan) -> Outcome {
     warn_of_debug();
     let answer = events::bench(question).await;
     let answer = answer.map_err(|error| CliError::environment(format!("{error:#}")))?;
@@ -159,7 +159,7 @@ async fn of_events(context: &Context, question: &BenchPlan) -> Outcome {
 }
 
 /// The store to run on where the settings name a server's.
-fn server(context: &Context) -> Result<Option<String>, CliError> {
+fn server(context: &CommandContext) -> Result<Option<String>, CliError> {
     let url = &context.settings.store.value;
     Ok(match StoreUrl::read(url)? {
         StoreUrl::File(_) | StoreUrl::Memory => None,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Exit, Outcome};
 use crate::output;
 use crate::settings::SettingSource;
@@ -18,7 +18,7 @@ use crate::settings::SettingSource;
                         [queues]\n  reports = 1")]
 pub struct Args {}
 
-pub fn run(context: &Context) -> Outcome {
+pub fn run(context: &CommandContext) -> Outcome {
     let rows = context.settings.rows();
     if context.json {
         let one = |(name, value, source): &(&str, Value, &SettingSource)| {

@@ -4,7 +4,7 @@ use flowline::core::{RunKey, Status};
 use flowline_server::filter::RunFilter;
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use super::runs::FilterFlags;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::operator::{DeletedRun, RunsPage};
@@ -32,7 +32,7 @@ pub struct Args {
     dry_run: bool,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     if let Some(run) = &args.run {
         return one(context, &context.run_key(run)?).await;
     }
@@ -45,14 +45,14 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     many(context, filter, args.dry_run).await
 }
 
-async fn one(context: &Context, run: &RunKey) -> Outcome {
+async fn one(context: &CommandContext, run: &RunKey) -> Outcome {
     context.operator()?.delete(run).await?;
     context.answer(&json!({ "runId": run.run, "deleted": true }), || {
         output::line(&format!("run {} is deleted", run.run))
     })
 }
 
-async fn many(context: &Context, filter: RunFilter, dry_run: bool) -> Outcome {
+async fn many(context: &CommandContext, filter: RunFilter, dry_run: bool) -> Outcome {
     let status = filter.status.as_deref().and_then(Status::parse);
     if status.is_some_and(|status| !status.is_terminal()) {
         return Err(CliError::usage("only runs that have ended can be deleted")

@@ -7,7 +7,7 @@ use flowline::core::Time;
 use flowline::store::{Clock, EventQuery, RunQuery, Store, StoreError};
 use serde::Serialize;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Exit, Outcome};
 use crate::open::{StoreUrl, look};
 use crate::output::{self, GREEN, RED, RESET, YELLOW};
@@ -63,7 +63,7 @@ impl Findings {
     }
 }
 
-pub async fn run(context: &Context) -> Outcome {
+pub async fn run(context: &CommandContext) -> Outcome {
     let mut findings = Findings::default();
     let place = StoreUrl::read(&context.settings.store.value)?;
     let there = match place.file() {
@@ -82,7 +82,7 @@ pub async fn run(context: &Context) -> Outcome {
     report(context, &findings.0)
 }
 
-fn report(context: &Context, findings: &[Finding]) -> Outcome {
+fn report(context: &CommandContext, findings: &[Finding]) -> Outcome {
     let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
     if context.json {
         output::json(&serde_json::json!({ "ok": !bad, "checks": findings }))?;
@@ -261,7 +261,7 @@ fn system_clock(findings: &mut Findings) {
     }
 }
 
-async fn examine(context: &Context, place: &StoreUrl, store: &dyn Store, findings: &mut Findings) {
+async fn examine(context: &CommandContext, place: &StoreUrl, store: &dyn Store, findings: &mut Findings) {
     let mut made = true;
     match store.check().await {
         Ok(health) => {
@@ -328,7 +328,7 @@ fn remedy(error: &StoreError) -> &'static str {
 }
 
 /// The date of the newest run's last event, and the store's present time.
-async fn last_event(context: &Context, store: &dyn Store) -> Result<Option<(Time, Time)>, StoreError> {
+async fn last_event(context: &CommandContext, store: &dyn Store) -> Result<Option<(Time, Time)>, StoreError> {
     let now = store.now().await?;
     let query = RunQuery { limit: 1, ..RunQuery::of(context.settings.tenant.value.clone()) };
     let Some(row) = store.runs(query).await?.items.pop() else { return Ok(None) };

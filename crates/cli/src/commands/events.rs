@@ -5,7 +5,7 @@ use flowline::core::{Event, Json};
 use flowline::store::EventQuery;
 use flowline_server::view::EventData;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::happened;
 use crate::output::{self, BOLD, DIM, RESET};
@@ -42,7 +42,7 @@ pub struct Args {
     limit: Option<u64>,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
     let query = EventQuery {
         after: args.after.unwrap_or(0),
@@ -71,7 +71,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     Ok(Exit::Fine)
 }
 
-fn show(context: &Context, event: &Event) -> Result<(), CliError> {
+fn show(context: &CommandContext, event: &Event) -> Result<(), CliError> {
     if context.json {
         return output::json(event);
     }

@@ -2,7 +2,7 @@
 
 use flowline::explain::Explanation;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::Outcome;
 use crate::output;
 
@@ -17,7 +17,7 @@ pub struct Args {
     run: String,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
     let explanation = context.operator()?.explain(&run).await?;
     context.answer(&explanation, || tell(&explanation))

@@ -7,7 +7,7 @@ use flowline::core::Status;
 use flowline_api::flows::{DefinitionKind, FlowChanged, FlowList, FlowView};
 use flowline_server::view::Versions;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Exit, Outcome};
 use crate::output;
 
@@ -46,7 +46,7 @@ enum Change {
     Retire { flow: String },
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     match &args.command {
         None => list(context, args).await,
         Some(Change::Activate { flow, hash }) => activate(context, flow, hash).await,
@@ -54,22 +54,22 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     }
 }
 
-async fn activate(context: &Context, flow: &str, hash: &str) -> Outcome {
+async fn activate(context: &CommandContext, flow: &str, hash: &str) -> Outcome {
     let changed = context.operator()?.activate(flow, hash).await?;
     let hash = changed.hash.as_deref().unwrap_or_default();
     tell(context, &changed, &format!("new runs of {flow} use {hash}"))
 }
 
-async fn retire(context: &Context, flow: &str) -> Outcome {
+async fn retire(context: &CommandContext, flow: &str) -> Outcome {
     let changed = context.operator()?.retire(flow).await?;
     tell(context, &changed, &format!("flow {flow} is retired: existing runs continue, and no new ones start"))
 }
 
-fn tell(context: &Context, changed: &FlowChanged, text: &str) -> Outcome {
+fn tell(context: &CommandContext, changed: &FlowChanged, text: &str) -> Outcome {
     context.answer(changed, || output::line(text))
 }
 
-async fn list(context: &Context, args: Args) -> Outcome {
+async fn list(context: &CommandContext, args: Args) -> Outcome {
     let versions = if args.versions { Versions::All } else { Versions::Latest };
     let items = context.operator()?.flows(versions).await?;
     if context.json {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use flowline::core::definition::{dot, graph, mermaid};
 
-use super::Context;
+use super::CommandContext;
 use crate::definition;
 use crate::failure::{Exit, Outcome};
 use crate::output;
@@ -28,7 +28,7 @@ enum Format {
     Json,
 }
 
-pub fn run(context: &Context, args: Args) -> Outcome {
+pub fn run(context: &CommandContext, args: Args) -> Outcome {
     let read = definition::load(&args.file)?;
     let format = if context.json { Format::Json } else { args.format };
     match format {

@@ -9,7 +9,7 @@ use flowline_api::locks::{HeldLock, LockList};
 use process_wrap::tokio::{CommandWrap, ProcessGroup};
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::operator::{OperatorLock, lost};
 use crate::output;
@@ -91,7 +91,7 @@ fn span(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a duration such as 500ms, 30s or 1h30m".to_owned())
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     match args.command {
         None => list(context).await,
         Some(LockCommand::Acquire { name, how }) => acquire(context, &name, how).await,
@@ -105,7 +105,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     }
 }
 
-async fn list(context: &Context) -> Outcome {
+async fn list(context: &CommandContext) -> Outcome {
     let items = context.operator()?.locks().await?;
     if context.json {
         output::json(&LockList { items })?;
@@ -127,7 +127,7 @@ async fn list(context: &Context) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn acquire(context: &Context, name: &str, how: How) -> Outcome {
+async fn acquire(context: &CommandContext, name: &str, how: How) -> Outcome {
     let token = new_token();
     let owner = how.owner();
     let lock = lock(context, name, how.ttl).await?.owner(&owner);
@@ -153,14 +153,14 @@ async fn acquire(context: &Context, name: &str, how: How) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn extend(context: &Context, name: &str, token: &str, ttl: Duration) -> Outcome {
+async fn extend(context: &CommandContext, name: &str, token: &str, ttl: Duration) -> Outcome {
     let (until, remaining_ms) = lock(context, name, ttl).await?.extend(token, ttl).await?;
     context.answer(&json!({ "name": name, "until": until, "remainingMs": remaining_ms }), || {
         output::line(&format!("lock {name} is yours until {}", output::date(until)))
     })
 }
 
-async fn release(context: &Context, name: &str, token: &str) -> Outcome {
+async fn release(context: &CommandContext, name: &str, token: &str) -> Outcome {
     let released = lock(context, name, flowline::lock::TTL).await?.release(token).await?;
     if context.json {
         output::json(&json!({ "name": name, "released": released }))?;
@@ -176,7 +176,7 @@ async fn release(context: &Context, name: &str, token: &str) -> Outcome {
     Ok(Exit::Found)
 }
 
-async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>) -> Outcome {
+async fn run_under(context: &CommandContext, name: &str, how: How, command: Vec<String>) -> Outcome {
     let cannot =
         |error: std::io::Error| CliError::environment(format!("can't run {:?}: {error}", command[0]));
     let mut signals = Signals::listen().map_err(cannot)?;
@@ -226,7 +226,7 @@ async fn run_under(context: &Context, name: &str, how: How, command: Vec<String>
     Ok(Exit::Found)
 }
 
-async fn lock(context: &Context, name: &str, ttl: Duration) -> Result<OperatorLock, CliError> {
+async fn lock(context: &CommandContext, name: &str, ttl: Duration) -> Result<OperatorLock, CliError> {
     flowline::core::ids::check_name("lock", name).map_err(|error| CliError::usage(error.to_string()))?;
     context.operator()?.lock(name, ttl).await.map_err(|failure| match failure.code {
         "store-in-use" => failure.help(FILE_IN_USE),

@@ -136,12 +136,12 @@ pub struct WorkFlags {
 
 /// What every command knows.
 #[derive(Debug)]
-pub struct Context {
+pub struct CommandContext {
     pub settings: Settings,
     pub json: bool,
 }
 
-impl Context {
+impl CommandContext {
     pub async fn open(&self, access: StoreAccess) -> Result<Arc<dyn Store>, CliError> {
         open::open(&self.settings.store.value, access).await
     }
@@ -277,7 +277,7 @@ fn settle(matches: &ArgMatches, cli: Cli) -> Outcome {
     let settings = Settings::read(matches, cli.global.config.as_deref())?;
     output::set_color(settings.color.value);
     cli.command.check_reach(&settings)?;
-    dispatch(&Context { settings, json: cli.global.json }, cli.command)
+    dispatch(&CommandContext { settings, json: cli.global.json }, cli.command)
 }
 
 impl Command {
@@ -310,7 +310,7 @@ impl Command {
     }
 }
 
-fn dispatch(context: &Context, command: Command) -> Outcome {
+fn dispatch(context: &CommandContext, command: Command) -> Outcome {
     match command {
         Command::Run(args) => work_on(run::run(context, args)),
         Command::Work(args) => work_on(work::run(context, args)),

@@ -7,7 +7,7 @@ use flowline::store::row::Pause;
 use flowline_api::queues::QueueList;
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::output;
 
@@ -29,7 +29,7 @@ enum Change {
     Resume { queue: String },
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     match args.command {
         None => list(context).await,
         Some(Change::Pause { queue }) => change(context, &queue, Pause::Paused).await,
@@ -37,7 +37,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     }
 }
 
-async fn list(context: &Context) -> Outcome {
+async fn list(context: &CommandContext) -> Outcome {
     let items = context.operator()?.queues().await?;
     if context.json {
         output::json(&QueueList { items })?;
@@ -58,7 +58,7 @@ fn cells(row: &QueueRow) -> Vec<String> {
     vec![row.queue.to_string(), row.need.to_string(), ready, delayed, held, leased, oldest, paused.to_owned()]
 }
 
-async fn change(context: &Context, queue: &str, pause: Pause) -> Outcome {
+async fn change(context: &CommandContext, queue: &str, pause: Pause) -> Outcome {
     check_name("queue", queue).map_err(|error| CliError::usage(error.to_string()))?;
     let paused = pause == Pause::Paused;
     context.operator()?.pause_queue(queue, pause).await?;

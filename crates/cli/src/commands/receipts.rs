@@ -3,7 +3,7 @@
 use flowline::store::{ReceiptQuery, ReceiptStatus};
 use flowline_api::events::ReceiptView;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Exit, Outcome};
 use crate::output;
 
@@ -31,7 +31,7 @@ pub struct Args {
     all: bool,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let mut query = ReceiptQuery {
         run: args.run.as_deref().map(|run| context.run_key(run)).transpose()?.map(|run| run.run),
         status: args.status,

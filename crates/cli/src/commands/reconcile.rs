@@ -3,7 +3,7 @@
 use flowline::Plans;
 use flowline::reconcile::{Mode, reconcile};
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Exit, Outcome};
 use crate::open::StoreAccess;
 use crate::output;
@@ -23,7 +23,7 @@ pub struct Args {
     all_tenants: bool,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let (mode, access) = match args.repair {
         true => (Mode::Repair, StoreAccess::Existing),
         false => (Mode::Report, StoreAccess::Reader),

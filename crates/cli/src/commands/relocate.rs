@@ -10,7 +10,7 @@ use flowline::verify::verify;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::open::{self, StoreAccess, StoreUrl};
 use crate::output;
@@ -34,7 +34,7 @@ pub struct Args {
     to: String,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let begun = Instant::now();
     let (from, to) = (StoreUrl::read(&args.from)?, StoreUrl::read(&args.to)?);
     if from == StoreUrl::Memory || to == StoreUrl::Memory {
@@ -76,7 +76,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     report(context, &args, &moved, begun.elapsed())
 }
 
-fn report(context: &Context, args: &Args, moved: &MoveCounts, took: Duration) -> Outcome {
+fn report(context: &CommandContext, args: &Args, moved: &MoveCounts, took: Duration) -> Outcome {
     let (from, to) = (open::shown(&args.from), open::shown(&args.to));
     if context.json {
         let mut summary = json!({ "from": from, "to": to, "seconds": took.as_secs_f64() });

@@ -2,7 +2,7 @@
 
 use flowline::retain::retain_all;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Exit, Outcome};
 use crate::open::StoreAccess;
 use crate::output;
@@ -24,7 +24,7 @@ pub struct Args {
     runs: Option<String>,
 }
 
-pub async fn run(context: &Context) -> Outcome {
+pub async fn run(context: &CommandContext) -> Outcome {
     let store = context.open(StoreAccess::Existing).await?;
     let done = retain_all(&*store, context.settings.retention()).await?;
     if context.json {

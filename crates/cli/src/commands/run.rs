@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::start::StartFlags;
 use super::work::PATIENCE;
-use super::{Context, NEEDS, WorkFlags};
+use super::{CommandContext, NEEDS, WorkFlags};
 use crate::definition;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::open::{StoreAccess, StoreUrl, shown};
@@ -65,7 +65,7 @@ enum Ending {
     Interrupted,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let input = args.start.input(context)?;
     let read = definition::load(&args.file)?;
     let origin = definition::origin(&args.file)?;
@@ -118,7 +118,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 
 /// Shows what happens until the run ends, stands, or a signal comes.
 async fn work(
-    context: &Context,
+    context: &CommandContext,
     engine: &Engine,
     store: &Arc<dyn Store>,
     handle: &RunHandle,
@@ -154,7 +154,7 @@ async fn work(
 /// Waits until nothing that this process could do would move the run on, and says why. Long waits on the way there are
 /// told.
 async fn stands(
-    context: &Context,
+    context: &CommandContext,
     store: &Arc<dyn Store>,
     run: &RunKey,
     tell: mpsc::UnboundedSender<String>,
@@ -241,7 +241,7 @@ fn stand(why: String) -> Result<Ending, CliError> {
 }
 
 /// Which workers a run waits for, and how to start them.
-fn missing_workers(context: &Context, steps: &[&JobRow]) -> String {
+fn missing_workers(context: &CommandContext, steps: &[&JobRow]) -> String {
     let names: Vec<&str> = steps.iter().map(|job| &*job.name).collect();
     let queues: BTreeSet<&str> =
         steps.iter().filter(|job| *job.need == *REMOTE).map(|job| &*job.queue).collect();
@@ -256,7 +256,7 @@ fn missing_workers(context: &Context, steps: &[&JobRow]) -> String {
 }
 
 /// Workers for these queues, and how to start them.
-pub(super) fn wanted_workers(context: &Context, queues: &BTreeSet<&str>) -> String {
+pub(super) fn wanted_workers(context: &CommandContext, queues: &BTreeSet<&str>) -> String {
     let flags: String = queues.iter().map(|queue| format!(" --queue {queue}")).collect();
     let queues: Vec<&str> = queues.iter().copied().collect();
     let store = shown(&context.settings.store.value);
@@ -288,7 +288,7 @@ async fn paused_queues(
     Ok(if mine().all(|job| paused(&job)) { mine().next().map(|job| job.queue.to_string()) } else { None })
 }
 
-async fn report(context: &Context, store: &dyn Store, run: &RunKey, ending: Ending) -> Outcome {
+async fn report(context: &CommandContext, store: &dyn Store, run: &RunKey, ending: Ending) -> Outcome {
     let view = read_run(store, &Plans::default(), run).await?;
     let row = &view.row;
     let exit = match (&ending, row.status) {
@@ -328,7 +328,7 @@ fn pretty(result: &flowline::core::Json) -> Result<(), CliError> {
     Ok(output::line(&text)?)
 }
 
-fn summary(context: &Context, view: &RunView, ending: &Ending, now: Time) {
+fn summary(context: &CommandContext, view: &RunView, ending: &Ending, now: Time) {
     let row = &view.row;
     let took = row.duration.map_or(String::new(), |ms| format!(" in {}", output::millis(ms)));
     let steps = output::count(u64::from(row.completed_steps), "step");

@@ -3,7 +3,7 @@
 use flowline::store::RunRow;
 use flowline_server::filter::{RunFilter, check};
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Exit, Outcome};
 use crate::operator::RunsPage;
 use crate::output;
@@ -55,7 +55,7 @@ impl FilterFlags {
     }
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let filter = args.filter.filter(args.state);
     let mut asked = RunsPage { filter, limit: Some(args.limit), cursor: args.cursor, without_total: false };
     let operator = context.operator()?;

@@ -7,7 +7,7 @@ use flowline::core::decide::Sender;
 use flowline::store::ReceiptStatus;
 use flowline_api::events::{ReceiptView, SentView};
 
-use super::Context;
+use super::CommandContext;
 use super::start::parse_json;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::operator::{EventTarget, ExternalEvent};
@@ -54,7 +54,7 @@ pub struct Args {
     input: String,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let wait = args.wait;
     let sent = context.operator()?.send(read(context, args)?, wait).await?;
     tell(context, &sent)?;
@@ -63,7 +63,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 /// The event that the flags name.
-fn read(context: &Context, args: Args) -> Result<ExternalEvent, CliError> {
+fn read(context: &CommandContext, args: Args) -> Result<ExternalEvent, CliError> {
     let usage = |text: &str, help: &str| Err(CliError::usage(text).help(help));
     let mut words = args.words.into_iter();
     let (to, name) = match (args.flow, args.business_key, words.next(), words.next()) {
@@ -92,7 +92,7 @@ fn read(context: &Context, args: Args) -> Result<ExternalEvent, CliError> {
     Ok(ExternalEvent { to, name, payload, sender, key: args.key })
 }
 
-fn tell(context: &Context, sent: &SentView) -> Result<(), CliError> {
+fn tell(context: &CommandContext, sent: &SentView) -> Result<(), CliError> {
     if context.json {
         return output::json(sent);
     }

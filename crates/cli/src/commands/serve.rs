@@ -11,7 +11,7 @@ use flowline_server::otlp::Export;
 use flowline_server::serve::{self, Door, Principal, Remembered, ServerConfig, Serving};
 use flowline_server::token;
 
-use super::{Context, WorkFlags, no_runtime};
+use super::{CommandContext, WorkFlags, no_runtime};
 use crate::failure::{CliError, Exit, Outcome};
 use crate::flows_dir::FlowFolder;
 use crate::log::{self, Habit};
@@ -66,15 +66,15 @@ enum Mode {
     Dev { open: bool },
 }
 
-pub async fn serve(context: &Context, args: Args) -> Outcome {
+pub async fn serve(context: &CommandContext, args: Args) -> Outcome {
     run(context, args.serve, Mode::Serve { commands: args.allow_commands }).await
 }
 
-pub async fn dev(context: &Context, args: Dev) -> Outcome {
+pub async fn dev(context: &CommandContext, args: Dev) -> Outcome {
     run(context, args.serve, Mode::Dev { open: args.open }).await
 }
 
-async fn run(context: &Context, flags: ServeFlags, mode: Mode) -> Outcome {
+async fn run(context: &CommandContext, flags: ServeFlags, mode: Mode) -> Outcome {
     let settings = &context.settings;
     let habit = if matches!(mode, Mode::Dev { .. }) { Habit::ForPeople } else { Habit::ByTerminal };
     log::start(&settings.log.value, settings.log_format.value, habit);
@@ -176,7 +176,7 @@ async fn follow(engine: &Engine, flows: Option<FlowFolder>, mode: Mode) {
 }
 
 /// Whom to let in. A server that others can reach asks for tokens, and there must be one.
-async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Door, CliError> {
+async fn door(context: &CommandContext, store: &dyn Store, loopback: bool) -> Result<Door, CliError> {
     let open = match context.settings.auth.value {
         Auth::None => true,
         Auth::Tokens => false,
@@ -200,7 +200,7 @@ async fn door(context: &Context, store: &dyn Store, loopback: bool) -> Result<Do
 
 /// The engine of a server: it serves every tenant.
 async fn engine(
-    context: &Context,
+    context: &CommandContext,
     engine: EngineBuilder,
     env: &[String],
     mode: Mode,

@@ -7,7 +7,7 @@ use flowline::position::Position;
 use flowline::store::{JobRow, JobState, RunRow};
 use flowline_api::runs::{RunView, StepView};
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{CliError, Outcome};
 use crate::output::{self, BOLD, RESET};
 
@@ -19,7 +19,7 @@ pub struct Args {
     run: String,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let run = context.run_key(&args.run)?;
     let view = context.operator()?.show(&run).await?;
     context.answer(&view, || print(&view))

@@ -16,7 +16,7 @@ use flowline_sim::trial::{Tell, play};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::Context;
+use super::CommandContext;
 use super::start::parse_json;
 use crate::definition;
 use crate::failure::{CliError, Exit, Outcome};
@@ -47,7 +47,7 @@ pub struct Args {
     input: Option<String>,
 }
 
-pub fn run(context: &Context, args: Args) -> Outcome {
+pub fn run(context: &CommandContext, args: Args) -> Outcome {
     let input = args.input.as_deref().map(|text| parse_json(context, "--input", text)).transpose()?;
     let definition = definition::load(&args.file)?.definition;
     if let Some(input) = &input {
@@ -73,7 +73,7 @@ impl Flow {
 }
 
 /// Plays many seeds and reports what they show together.
-fn many(context: &Context, flow: &Flow, args: &Args) -> Outcome {
+fn many(context: &CommandContext, flow: &Flow, args: &Args) -> Outcome {
     let begun = Instant::now();
     let report = play_all(flow, args.seeds)?;
     let (name, seconds) = (&flow.definition.flow, begun.elapsed().as_secs_f64());
@@ -145,7 +145,7 @@ fn summary(flow: &str, seconds: f64, report: &SimulationReport) -> Value {
 }
 
 /// Plays one seed and tells all that happened.
-fn one(context: &Context, flow: &Flow, seed: u64) -> Outcome {
+fn one(context: &CommandContext, flow: &Flow, seed: u64) -> Outcome {
     let program = flow.stub().and_then(|mut stub| stub.program(seed)).map_err(EngineError::from)?;
     let played = play(&program, Tell::Story);
     let mut report = SimulationReport::new(flow.definition.clone());

@@ -11,7 +11,7 @@ use flowline::internal::check_start;
 use flowline_api::runs::{RunStart, Started};
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::definition;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::operator::FlowFile;
@@ -59,7 +59,7 @@ pub struct StartFlags {
 
 impl StartFlags {
     /// Reads the input and checks the rest before anything is opened or written.
-    pub fn input(&self, context: &Context) -> Result<Json, CliError> {
+    pub fn input(&self, context: &CommandContext) -> Result<Json, CliError> {
         check_start(self.idempotency_key.as_deref(), &self.labels.iter().cloned().collect())?;
         match (&self.input, &self.input_file) {
             (Some(text), _) => parse_json(context, "--input", text),
@@ -83,7 +83,7 @@ impl StartFlags {
     }
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let input = args.start.input(context)?;
     // What would be refused leaves no new store behind.
     let file = match as_file(&args.flow) {
@@ -114,7 +114,7 @@ fn as_file(text: &str) -> Option<&Path> {
 }
 
 /// Takes JSON from the command line or a file; `from` names the place for the message.
-pub fn parse_json(context: &Context, from: &str, text: &str) -> Result<Json, CliError> {
+pub fn parse_json(context: &CommandContext, from: &str, text: &str) -> Result<Json, CliError> {
     let json = Json::parse(text.trim()).map_err(|error| {
         CliError::input(format!("{from}: {error}"))
             .help("write JSON, quoted for the shell: '{\"total\": 19}', '\"text\"', 'null'")

@@ -8,7 +8,7 @@ use flowline::{StateOwner, StateQuery};
 use flowline_api::state::StateEntry;
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use super::start::parse_json;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::output;
@@ -64,7 +64,7 @@ enum Act {
     Delete { scope: String, key: String },
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     match args.command {
         Act::Get { scope, key } => get(context, &owner(&scope)?, &key).await,
         Act::Set { scope, key, value, ttl } => {
@@ -85,7 +85,7 @@ fn owner(scope: &str) -> Result<StateOwner, CliError> {
     })
 }
 
-async fn get(context: &Context, owner: &StateOwner, key: &str) -> Outcome {
+async fn get(context: &CommandContext, owner: &StateOwner, key: &str) -> Outcome {
     let found = context.operator()?.value(owner, key).await?;
     let Some(found) = found else {
         return Err(CliError::new(Exit::Found, "no-such-key", format!("scope {owner} has no key {key:?}"))
@@ -95,7 +95,7 @@ async fn get(context: &Context, owner: &StateOwner, key: &str) -> Outcome {
 }
 
 async fn set(
-    context: &Context,
+    context: &CommandContext,
     owner: &StateOwner,
     key: &str,
     value: Json,
@@ -105,18 +105,18 @@ async fn set(
     tell(context, owner, key, true, "is set")
 }
 
-async fn delete(context: &Context, owner: &StateOwner, key: &str) -> Outcome {
+async fn delete(context: &CommandContext, owner: &StateOwner, key: &str) -> Outcome {
     let changed = context.operator()?.delete_value(owner, key).await?;
     tell(context, owner, key, changed, if changed { "is deleted" } else { "was not set" })
 }
 
-fn tell(context: &Context, owner: &StateOwner, key: &str, changed: bool, done: &str) -> Outcome {
+fn tell(context: &CommandContext, owner: &StateOwner, key: &str, changed: bool, done: &str) -> Outcome {
     context.answer(&json!({ "scope": owner.to_string(), "key": key, "changed": changed }), || {
         output::line(&format!("{} of {owner} {done}", output::clean(key)))
     })
 }
 
-async fn scopes(context: &Context) -> Outcome {
+async fn scopes(context: &CommandContext) -> Outcome {
     let found = context.operator()?.scopes().await?;
     if context.json {
         output::json(&found)?;
@@ -128,7 +128,7 @@ async fn scopes(context: &Context) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn list(context: &Context, owner: &StateOwner, mut query: StateQuery, all: bool) -> Outcome {
+async fn list(context: &CommandContext, owner: &StateOwner, mut query: StateQuery, all: bool) -> Outcome {
     let operator = context.operator()?;
     let mut page = operator.values(owner, query.clone()).await?;
     while all && let Some(next) = page.next.take() {

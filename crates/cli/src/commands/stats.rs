@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flowline::stats::{NO_WIDTH, Percentiles, Stats, Summary};
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::Outcome;
 use crate::operator::StatsQuestion;
 use crate::output;
@@ -34,7 +34,7 @@ fn bucket(text: &str) -> Result<Duration, String> {
     if width < Duration::from_millis(1) { Err(NO_WIDTH.to_owned()) } else { Ok(width) }
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let Args { flow, since, bucket, steps } = args;
     let stats = context.operator()?.stats(&StatsQuestion { flow, since, bucket, steps }).await?;
     context.answer(&stats, || tell(&stats))

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use flowline_api::access::{MadeToken, NewToken, TokenList, TokenScope};
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::output;
 
@@ -58,7 +58,7 @@ struct Create {
     expires: Option<String>,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     match args.command {
         Change::Create(create) => make(context, create).await,
         Change::List => list(context).await,
@@ -66,7 +66,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
     }
 }
 
-async fn make(context: &Context, create: Create) -> Outcome {
+async fn make(context: &CommandContext, create: Create) -> Outcome {
     let some = |names: Vec<String>| (!names.is_empty()).then_some(names);
     let new = NewToken {
         subject: create.subject,
@@ -92,7 +92,7 @@ async fn make(context: &Context, create: Create) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn list(context: &Context) -> Outcome {
+async fn list(context: &CommandContext) -> Outcome {
     let items = context.operator()?.tokens().await?;
     if context.json {
         output::json(&TokenList { items })?;
@@ -121,7 +121,7 @@ async fn list(context: &Context) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn revoke(context: &Context, id: &str) -> Outcome {
+async fn revoke(context: &CommandContext, id: &str) -> Outcome {
     context.operator()?.revoke_token(id).await?;
     context.answer(&json!({ "id": id, "revoked": true }), || output::line(&format!("token {id} is revoked")))
 }

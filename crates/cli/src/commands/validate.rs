@@ -7,7 +7,7 @@ use flowline::core::Definition;
 use flowline::core::definition::Severity;
 use serde_json::{Value, json};
 
-use super::Context;
+use super::CommandContext;
 use crate::definition;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::flows_dir;
@@ -25,7 +25,7 @@ pub struct Args {
     strict: bool,
 }
 
-pub fn run(context: &Context, args: Args) -> Outcome {
+pub fn run(context: &CommandContext, args: Args) -> Outcome {
     let (mut items, mut errors, mut warnings) = (Vec::new(), 0u64, 0u64);
     let mut flows: BTreeMap<String, &Path> = BTreeMap::new();
     for path in &args.files {

@@ -1,6 +1,6 @@
 //! `flowline verify`: folds every log again and compares.
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Exit, Outcome};
 use crate::output;
 
@@ -16,7 +16,7 @@ pub struct Args {
     all_tenants: bool,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let report = context.operator()?.verify(args.all_tenants).await?;
     if context.json {
         output::json(&report)?;

@@ -13,7 +13,7 @@ use flowline::store::{FeedFilter, Store};
 use serde_json::json;
 
 use super::run::wanted_workers;
-use super::{Context, WorkFlags};
+use super::{CommandContext, WorkFlags};
 use crate::failure::{CliError, Exit, Outcome};
 use crate::open::shown;
 use crate::output;
@@ -57,7 +57,7 @@ struct Tally {
     steps: BTreeMap<&'static str, u64>,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let mut signals = Signals::listen().map_err(|error| CliError::environment(error.to_string()))?;
     let Some(store) = context.await_store(&mut signals).await? else { return Ok(Exit::Interrupted) };
     let engine = context.worker(store.clone(), &args.work.env).await?;
@@ -101,7 +101,7 @@ pub async fn run(context: &Context, args: Args) -> Outcome {
 }
 
 /// Says where jobs wait that only remote workers run.
-async fn tell_of_workers(context: &Context, store: &dyn Store) -> Result<(), CliError> {
+async fn tell_of_workers(context: &CommandContext, store: &dyn Store) -> Result<(), CliError> {
     let rows = store.queues(&context.settings.tenant.value).await?;
     let waiting = || rows.iter().filter(|row| *row.need == *REMOTE && row.ready > 0 && !row.paused);
     let queues: BTreeSet<&str> = waiting().map(|row| &*row.queue).collect();
@@ -139,7 +139,7 @@ impl Tally {
         *counts.entry(word).or_default() += 1;
     }
 
-    fn report(&self, context: &Context, meters: &Meters) -> Result<(), CliError> {
+    fn report(&self, context: &CommandContext, meters: &Meters) -> Result<(), CliError> {
         let of = |counts: &BTreeMap<&'static str, u64>, word| counts.get(word).copied().unwrap_or(0);
         if context.json {
             let counts = |counts, words: [&'static str; 3]| {

@@ -13,7 +13,7 @@ use flowline_api::work::RetryAdvice;
 use flowline_client::{Job, JobError, Worker};
 use serde_json::{Map, Value};
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::open::shown;
 use crate::output;
@@ -52,7 +52,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
-pub async fn run(context: &Context, args: Args) -> Outcome {
+pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     let mut signals = Signals::listen().map_err(|error| CliError::environment(error.to_string()))?;
     let Some(server) = &context.settings.server.value else {
         return Err(CliError::usage("a worker needs a server to get jobs from")

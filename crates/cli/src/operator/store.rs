@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline::core::decide::Finish;
-use flowline::core::{Input, Json, RunKey, Tenant};
+use flowline::core::{DecideInput, Json, RunKey, Tenant};
 use flowline::explain::{Explanation, explain};
 use flowline::lock::{NamedLock, held_locks};
 use flowline::registry;
@@ -150,11 +150,11 @@ impl Operator for StoreOperator<'_> {
 
     async fn steer(&self, run: &RunKey, steering: Steering) -> Result<Applied, CliError> {
         let input = match steering {
-            Steering::Cancel { reason } => Input::Cancel { reason },
-            Steering::Pause => Input::Pause,
-            Steering::Resume => Input::Resume,
-            Steering::Complete { result } => Input::Finish(Finish::Completed { result }),
-            Steering::Fail { error } => Input::Finish(Finish::Failed { error }),
+            Steering::Cancel { reason } => DecideInput::Cancel { reason },
+            Steering::Pause => DecideInput::Pause,
+            Steering::Resume => DecideInput::Resume,
+            Steering::Complete { result } => DecideInput::Finish(Finish::Completed { result }),
+            Steering::Fail { error } => DecideInput::Finish(Finish::Failed { error }),
         };
         self.operate(StoreAccess::Existing, async |engine| Ok(engine.input(run, input).await?)).await
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flowline::core::{Tenant, Time};
 use flowline::lock::{LockError, NamedLock};
-use flowline::store::{Acquired, HeldLock, LockRequest, Renewal, Store, Token};
+use flowline::store::{Acquired, LockProof, LockRequest, Renewal, Store, Token};
 use serde_json::json;
 
 use crate::kit::wait_for;
@@ -20,12 +20,12 @@ fn ask(owner: &str, token: u128, ttl: Duration) -> LockRequest {
 }
 
 async fn extend(store: &dyn Store, token: u128, ttl: Duration) -> Option<Time> {
-    let lock = HeldLock::new(&Tenant::default(), "nightly", Token(token));
+    let lock = LockProof::new(&Tenant::default(), "nightly", Token(token));
     store.renew_lock(lock, Renewal::Extend(ttl)).await.unwrap()
 }
 
 async fn release(store: &dyn Store, token: u128) -> bool {
-    let lock = HeldLock::new(&Tenant::default(), "nightly", Token(token));
+    let lock = LockProof::new(&Tenant::default(), "nightly", Token(token));
     store.renew_lock(lock, Renewal::Release).await.unwrap().is_some()
 }
 

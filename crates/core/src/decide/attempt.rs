@@ -5,7 +5,7 @@ use super::report::Report;
 use super::{AttemptFailure, Halt, Refusal, Retryable, unfit};
 use crate::budget::TooCostly;
 use crate::definition::{Backoff, Retry};
-use crate::event::{EventType, Slot};
+use crate::event::{EventType, PayloadSlot};
 use crate::json::{self, Json, JsonError};
 use crate::limits;
 use crate::run::{Cause, Fact, LEASE_LOST, Phase, RELEASED};
@@ -65,7 +65,7 @@ impl Draft<'_> {
             self.publish(Some((step, attempt)), event, &payload, None);
         }
         if self.plan.step(step).keeps_result {
-            self.keep(Slot::Result(self.state.address(step)), result);
+            self.keep(PayloadSlot::Result(self.state.address(step)), result);
         }
         let data = json::object([("result", Some(result))]);
         let fact = Fact::Completed { step, attempt };

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::machine::Receipts;
 use super::{AddJob, Decided, Decision, Halt, Job, Known, Missing, Moment, OtherJobs, Refusal};
 use crate::budget::{Budget, TooCostly};
-use crate::event::{EventType, NewEvent, Slot};
-use crate::expr::{EvaluationError, Payload, Variables};
+use crate::event::{EventType, NewEvent, PayloadSlot};
+use crate::expr::{CelPayload, EvaluationError, Variables};
 use crate::json::{self, Json};
 use crate::machine::{Current, Turn, asked_for};
 use crate::plan::Plan;
@@ -23,7 +23,7 @@ pub(super) struct Draft<'a> {
     pub(super) known: &'a Known,
     events: Vec<NewEvent>,
     /// Payloads of this decision's own events.
-    fresh: BTreeMap<Slot, Json>,
+    fresh: BTreeMap<PayloadSlot, Json>,
     /// Triggered and not yet past their condition.
     pub(super) pending: BTreeSet<u32>,
     /// Steps that need a job, and when it is due.
@@ -42,7 +42,7 @@ pub(super) struct Draft<'a> {
     /// What the expressions of this decision may still cost together.
     pub(super) budget: Budget,
     /// Payloads that its expressions have read.
-    parsed: RefCell<BTreeMap<Slot, Rc<Payload>>>,
+    parsed: RefCell<BTreeMap<PayloadSlot, Rc<CelPayload>>>,
 }
 
 impl<'a> Draft<'a> {
@@ -99,7 +99,7 @@ impl<'a> Draft<'a> {
         let event_id = event_id.map(json::string);
         let data =
             json::object([("name", Some(&name)), ("payload", Some(payload)), ("eventId", event_id.as_ref())]);
-        self.keep(Slot::Emit(event), payload);
+        self.keep(PayloadSlot::Emit(event), payload);
         match of {
             Some(of) => self.push_step(Fact::Emit { event }, EventType::Emit, of, Some(data)),
             None => self.push_run(Fact::Emit { event }, EventType::Emit, Some(data)),
@@ -107,7 +107,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Remembers a payload that this decision makes, for the conditions and steps that it triggers.
-    pub fn keep(&mut self, slot: Slot, payload: &Json) {
+    pub fn keep(&mut self, slot: PayloadSlot, payload: &Json) {
         self.parsed.borrow_mut().remove(&slot);
         self.fresh.insert(slot, payload.clone());
     }
@@ -184,8 +184,8 @@ impl<'a> Draft<'a> {
         for step in steps {
             let Some(condition) = &self.plan.step(step).condition else { continue };
             let reads = condition.reads();
-            if reads.input && self.payload(Slot::Input).is_none() {
-                missing.insert(Slot::Input);
+            if reads.input && self.payload(PayloadSlot::Input).is_none() {
+                missing.insert(PayloadSlot::Input);
             }
             if reads.events {
                 missing.extend(self.given(step).filter(|slot| self.payload(*slot).is_none()));
@@ -194,34 +194,34 @@ impl<'a> Draft<'a> {
         need(missing)
     }
 
-    fn given(&self, step: u32) -> impl Iterator<Item = Slot> {
-        self.state.given(self.plan, step).map(Slot::Emit)
+    fn given(&self, step: u32) -> impl Iterator<Item = PayloadSlot> {
+        self.state.given(self.plan, step).map(PayloadSlot::Emit)
     }
 
-    pub(super) fn payload(&self, slot: Slot) -> Option<&Json> {
+    pub(super) fn payload(&self, slot: PayloadSlot) -> Option<&Json> {
         self.fresh.get(&slot).or_else(|| self.known.payloads.get(&slot))
     }
 
     /// A payload for expressions, which is parsed once per decision.
-    pub(super) fn readable(&self, slot: Slot) -> Option<Rc<Payload>> {
+    pub(super) fn readable(&self, slot: PayloadSlot) -> Option<Rc<CelPayload>> {
         let payload = self.payload(slot)?;
         let mut parsed = self.parsed.borrow_mut();
-        Some(parsed.entry(slot).or_insert_with(|| Payload::of(payload.clone())).clone())
+        Some(parsed.entry(slot).or_insert_with(|| CelPayload::of(payload.clone())).clone())
     }
 
     /// Events by name. One without a payload is left out.
-    fn readable_events(&self, events: impl Iterator<Item = u32>) -> Vec<(String, Rc<Payload>)> {
+    fn readable_events(&self, events: impl Iterator<Item = u32>) -> Vec<(String, Rc<CelPayload>)> {
         let carries = |slot| self.payload(slot).is_some_and(|payload| !payload.is_nothing());
         let event = |event: u32| {
-            let slot = Some(Slot::Emit(event)).filter(|slot| carries(*slot))?;
+            let slot = Some(PayloadSlot::Emit(event)).filter(|slot| carries(*slot))?;
             Some((self.plan.events[event as usize].name.to_string(), self.readable(slot)?))
         };
         events.filter_map(event).collect()
     }
 
     /// The input, or null where nothing reads it.
-    fn readable_input(&self) -> Rc<Payload> {
-        self.readable(Slot::Input).unwrap_or_else(|| Payload::of(Json::null()))
+    fn readable_input(&self) -> Rc<CelPayload> {
+        self.readable(PayloadSlot::Input).unwrap_or_else(|| CelPayload::of(Json::null()))
     }
 
     fn passes_condition(&mut self, step: u32) -> Result<bool, Halt> {
@@ -270,7 +270,7 @@ impl<'a> Draft<'a> {
             ("stack", stack.map(json::string).as_ref()),
             ("cause", cause.as_str().map(json::string).as_ref()),
         ]);
-        self.keep(Slot::Error(self.state.address(step)), &error_json);
+        self.keep(PayloadSlot::Error(self.state.address(step)), &error_json);
         self.due.remove(&step);
         self.push_step(
             Fact::Failed { step, attempt, cause },
@@ -320,8 +320,8 @@ impl<'a> Draft<'a> {
     /// Ends the run: the steps never triggered are skipped, and the terminal event is in this decision.
     fn finish(&mut self) -> Result<(), Halt> {
         if let Some(step) = self.state.failed {
-            let Some(error) = self.payload(Slot::Error(step)).cloned() else {
-                return need(BTreeSet::from([Slot::Error(step)]));
+            let Some(error) = self.payload(PayloadSlot::Error(step)).cloned() else {
+                return need(BTreeSet::from([PayloadSlot::Error(step)]));
             };
             self.skip_idle();
             let name = json::string(&self.plan.step(step).name);
@@ -381,18 +381,18 @@ impl<'a> Draft<'a> {
         let completed: Vec<u32> = (0..self.plan.steps.len() as u32)
             .filter(|&s| self.plan.step(s).keeps_result && self.state.step(s).phase == Phase::Completed)
             .collect();
-        let mut slots: Vec<Slot> = completed.iter().map(|&s| Slot::Result(s)).collect();
+        let mut slots: Vec<PayloadSlot> = completed.iter().map(|&s| PayloadSlot::Result(s)).collect();
         if let Some(output) = &self.plan.output {
             if output.reads().input {
-                slots.push(Slot::Input);
+                slots.push(PayloadSlot::Input);
             }
             if output.reads().events {
                 let emitted = (0..self.plan.events.len() as u32).filter(|&e| self.state.emitted.contains(e));
-                slots.extend(emitted.map(Slot::Emit));
+                slots.extend(emitted.map(PayloadSlot::Emit));
             }
         }
         need(slots.iter().copied().filter(|&slot| self.payload(slot).is_none()).collect())?;
-        let result = |step: u32| self.payload(Slot::Result(step)).cloned().unwrap_or_else(Json::null);
+        let result = |step: u32| self.payload(PayloadSlot::Result(step)).cloned().unwrap_or_else(Json::null);
         let Some(output) = &self.plan.output else {
             let results: Vec<Json> = completed.iter().map(|&s| result(s)).collect();
             let names = completed.iter().map(|&s| &*self.plan.step(s).name);
@@ -402,9 +402,9 @@ impl<'a> Draft<'a> {
                 .map_err(|error| error.to_string().into()));
         };
         let names = completed.iter().map(|&step| self.plan.step(step).name.to_string());
-        let results = completed
-            .iter()
-            .map(|&step| self.readable(Slot::Result(step)).unwrap_or_else(|| Payload::of(Json::null())));
+        let results = completed.iter().map(|&step| {
+            self.readable(PayloadSlot::Result(step)).unwrap_or_else(|| CelPayload::of(Json::null()))
+        });
         let variables = Variables::of([("input", self.readable_input())])
             .with("events", self.readable_events(0..self.plan.events.len() as u32))
             .with("results", names.zip(results));
@@ -462,7 +462,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-pub(super) fn need(missing: BTreeSet<Slot>) -> Result<(), Halt> {
+pub(super) fn need(missing: BTreeSet<PayloadSlot>) -> Result<(), Halt> {
     if missing.is_empty() {
         Ok(())
     } else {

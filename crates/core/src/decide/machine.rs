@@ -20,8 +20,8 @@ pub use stand::{PastEvent, Standing, TriedAgain};
 use super::draft::{Draft, need};
 use super::{Halt, Missing, Refusal, Sender, check_payload, known_event};
 use crate::definition::{Ends, Missed};
-use crate::event::{EventType, Slot};
-use crate::expr::{EvaluationError, Payload, Variables};
+use crate::event::{EventType, PayloadSlot};
+use crate::expr::{CelPayload, EvaluationError, Variables};
 use crate::json::{self, Json};
 use crate::limits;
 use crate::machine::{MachineState, Turn};
@@ -79,7 +79,7 @@ impl Draft<'_> {
         if self.state.ended.is_some() || self.machine().transition > 0 {
             return Err(Halt::Applied);
         }
-        let begun = self.opening(&self.value(Slot::Input)?).map_err(Refusal::from)?;
+        let begun = self.opening(&self.value(PayloadSlot::Input)?).map_err(Refusal::from)?;
         self.make_move(Turn::Start, 0, begun, None);
         self.advance()
     }
@@ -140,7 +140,7 @@ impl Draft<'_> {
             said[1],
             said[2],
         ]);
-        self.keep(Slot::Received(number), &data);
+        self.keep(PayloadSlot::Received(number), &data);
         self.push_run(Fact::Received { number, event }, EventType::EventReceived, Some(data));
         let sender = (user.is_some() || roles.is_some()).then_some(from);
         let opened = Some(Opened { event_id: event_id.into(), name: name.into(), sender });
@@ -211,41 +211,45 @@ impl Draft<'_> {
     }
 
     /// A payload for expressions, or the request for it.
-    fn value(&self, slot: Slot) -> Result<Rc<Payload>, Halt> {
+    fn value(&self, slot: PayloadSlot) -> Result<Rc<CelPayload>, Halt> {
         self.readable(slot).ok_or_else(|| Halt::Missing(Missing::Payloads(vec![slot])))
     }
 
-    fn context(&self) -> Result<Rc<Payload>, Halt> {
+    fn context(&self) -> Result<Rc<CelPayload>, Halt> {
         match self.machine().context {
-            0 => Ok(Payload::parsed(Value::Object(serde_json::Map::new()))),
-            transition => self.value(Slot::Context(transition)),
+            0 => Ok(CelPayload::parsed(Value::Object(serde_json::Map::new()))),
+            transition => self.value(PayloadSlot::Context(transition)),
         }
     }
 
     /// The run's input, if an expression of the machine reads it; otherwise null.
-    fn read_input(&self) -> Result<Rc<Payload>, Halt> {
-        if self.planned().reads_input { self.value(Slot::Input) } else { Ok(Payload::of(Json::null())) }
+    fn read_input(&self) -> Result<Rc<CelPayload>, Halt> {
+        if self.planned().reads_input {
+            self.value(PayloadSlot::Input)
+        } else {
+            Ok(CelPayload::of(Json::null()))
+        }
     }
 
     /// An event of the inbox. Those behind it are asked for along with it, and what its transition reads.
     fn received(&self, number: u32) -> Result<ReceivedEvent, Halt> {
-        if let Some(data) = self.payload(Slot::Received(number)) {
+        if let Some(data) = self.payload(PayloadSlot::Received(number)) {
             let unreadable = |error: serde_json::Error| {
                 Halt::from(Refusal::Expression { problem: format!("event {number} is damaged: {error}") })
             };
             return data.to().map_err(unreadable);
         }
-        let mut slots = BTreeSet::from([Slot::Received(number)]);
+        let mut slots = BTreeSet::from([PayloadSlot::Received(number)]);
         let waiting = self.machine().inbox.iter().filter_map(|turn| match turn {
-            Turn::Event { number, .. } => Some(Slot::Received(*number)),
+            Turn::Event { number, .. } => Some(PayloadSlot::Received(*number)),
             _ => None,
         });
         slots.extend(waiting.take(READ_AHEAD));
         if self.machine().context > 0 {
-            slots.insert(Slot::Context(self.machine().context));
+            slots.insert(PayloadSlot::Context(self.machine().context));
         }
         need(slots.into_iter().filter(|slot| self.payload(*slot).is_none()).collect())?;
-        Err(Halt::Missing(Missing::Payloads(vec![Slot::Received(number)])))
+        Err(Halt::Missing(Missing::Payloads(vec![PayloadSlot::Received(number)])))
     }
 
     /// What expressions of the current turn read.
@@ -260,25 +264,28 @@ impl Draft<'_> {
 
 /// What a run is at the moment of a turn, for its expressions.
 struct Now {
-    context: Rc<Payload>,
+    context: Rc<CelPayload>,
     /// Null where no expression reads it.
-    input: Rc<Payload>,
+    input: Rc<CelPayload>,
 }
 
 impl Now {
     fn variables(&self, received: Option<&ReceivedEvent>) -> Variables {
         let text = |text: Option<&String>| {
-            Payload::parsed(text.map_or(Value::Null, |text| Value::from(text.as_str())))
+            CelPayload::parsed(text.map_or(Value::Null, |text| Value::from(text.as_str())))
         };
         let roles: &[String] = received.map_or(&[], |received| &received.roles);
         Variables::of([
             ("input", self.input.clone()),
             ("context", self.context.clone()),
-            ("payload", Payload::of(received.map_or_else(Json::null, |received| received.payload.clone()))),
+            (
+                "payload",
+                CelPayload::of(received.map_or_else(Json::null, |received| received.payload.clone())),
+            ),
             ("event", text(received.map(|received| &received.name))),
             ("user", text(received.and_then(|received| received.user_id.as_ref()))),
             ("role", text(roles.first())),
-            ("roles", Payload::parsed(Value::from(roles.to_vec()))),
+            ("roles", CelPayload::parsed(Value::from(roles.to_vec()))),
         ])
     }
 }

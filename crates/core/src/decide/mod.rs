@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::definition::Priority;
-use crate::event::{AttemptOf, EventType, NewEvent, Slot};
+use crate::event::{AttemptOf, EventType, NewEvent, PayloadSlot};
 use crate::expr::EvaluationError;
 use crate::ids::RunId;
 use crate::json::Json;
@@ -34,7 +34,7 @@ pub use machine::{PastEvent, ReceivedEvent, Standing, TriedAgain};
 
 /// Something that happens to a run.
 #[derive(Debug, Clone)]
-pub enum Input {
+pub enum DecideInput {
     /// A run starts.
     Start(Box<Start>),
     /// A delayed attempt was claimed.
@@ -67,11 +67,11 @@ pub enum Input {
     Revisit,
 }
 
-impl Input {
+impl DecideInput {
     /// Whether it can be told from the state that it was applied, whatever came after. An input that cannot must not be
     /// repeated without asking: a pause whose outcome is unknown could undo a resume that followed it.
     pub fn names_itself(&self) -> bool {
-        !matches!(self, Input::Pause | Input::Resume | Input::Finish(_))
+        !matches!(self, DecideInput::Pause | DecideInput::Resume | DecideInput::Finish(_))
     }
 }
 
@@ -157,7 +157,7 @@ pub enum Finish {
 /// What the caller knows about the run besides its state.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    pub payloads: BTreeMap<Slot, Json>,
+    pub payloads: BTreeMap<PayloadSlot, Json>,
     /// Steps whose jobs are leased, if the caller looked.
     pub leased: Option<BTreeSet<u32>>,
     /// Whether the run has accepted an event with this id, if the caller looked.
@@ -229,7 +229,7 @@ pub struct Decision {
     /// Why the run failed or will fail, in the commit where that is settled.
     pub failure: Option<(String, Option<Arc<str>>)>,
     /// Payloads that these events carry, by address.
-    pub payloads: BTreeMap<Slot, Json>,
+    pub payloads: BTreeMap<PayloadSlot, Json>,
 }
 
 /// A job to add.
@@ -267,7 +267,7 @@ pub enum OtherJobs {
 /// What a decision needs and was not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
-    Payloads(Vec<Slot>),
+    Payloads(Vec<PayloadSlot>),
     Leases,
     /// Whether the run has accepted an event with this id.
     Receipt(String),
@@ -279,7 +279,7 @@ pub enum Missing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Learned {
     /// A payload that isn't there counts as null.
-    Payloads(Vec<(Slot, Json)>),
+    Payloads(Vec<(PayloadSlot, Json)>),
     Leases(BTreeSet<u32>),
     Receipt(String, bool),
     Attempt(AttemptOf, AttemptLog),
@@ -393,34 +393,42 @@ fn unfit(what: String, problem: SchemaError) -> Refusal {
 }
 
 /// Turns an input into a decision.
-pub fn decide(plan: &Plan, state: &RunState, input: &Input, known: &Known, moment: Moment<'_>) -> Decided {
-    if !state.started && !matches!(input, Input::Start(_)) {
+pub fn decide(
+    plan: &Plan,
+    state: &RunState,
+    input: &DecideInput,
+    known: &Known,
+    moment: Moment<'_>,
+) -> Decided {
+    if !state.started && !matches!(input, DecideInput::Start(_)) {
         return Decided::Refused(Refusal::NotStarted);
     }
     let mut draft = Draft::new(plan, state, known, moment);
     let outcome = match input {
-        Input::Start(start) => draft.start(start),
-        Input::Started { step, attempt, data } => draft.started(*step, *attempt, data),
-        Input::Done { step, attempt, result, emits } => draft.done(*step, *attempt, result, emits),
-        Input::Failed { step, attempt, failure } => draft.failed(*step, *attempt, failure),
-        Input::LeaseLost { step, attempt, released } => draft.lease_lost(*step, *attempt, *released),
-        Input::EmitNow { step, attempt, name, payload } => draft.emit_now(*step, *attempt, name, payload),
-        Input::External { name, payload, event_id, sender } => match (event_id, &plan.machine) {
+        DecideInput::Start(start) => draft.start(start),
+        DecideInput::Started { step, attempt, data } => draft.started(*step, *attempt, data),
+        DecideInput::Done { step, attempt, result, emits } => draft.done(*step, *attempt, result, emits),
+        DecideInput::Failed { step, attempt, failure } => draft.failed(*step, *attempt, failure),
+        DecideInput::LeaseLost { step, attempt, released } => draft.lease_lost(*step, *attempt, *released),
+        DecideInput::EmitNow { step, attempt, name, payload } => {
+            draft.emit_now(*step, *attempt, name, payload)
+        }
+        DecideInput::External { name, payload, event_id, sender } => match (event_id, &plan.machine) {
             (_, None) => draft.external(name, payload, event_id.as_deref()),
             (Some(event_id), Some(_)) => draft.receive(name, payload, event_id, sender),
             (None, Some(_)) => Err(Refusal::Unnamed.into()),
         },
-        Input::TimerDue { timer, number, due } if plan.machine.is_some() => {
+        DecideInput::TimerDue { timer, number, due } if plan.machine.is_some() => {
             draft.timer_due(*timer, *number, *due)
         }
-        Input::Begin if plan.machine.is_some() => draft.begin_late(),
-        Input::TimerDue { .. } | Input::Begin => Err(Halt::Applied),
-        Input::TimedOut => draft.timed_out(),
-        Input::Cancel { reason } => draft.cancel(reason.as_deref()),
-        Input::Pause => draft.pause(),
-        Input::Resume => draft.resume(),
-        Input::Finish(finish) => draft.finish_by_hand(finish),
-        Input::Revisit => draft.revisit(),
+        DecideInput::Begin if plan.machine.is_some() => draft.begin_late(),
+        DecideInput::TimerDue { .. } | DecideInput::Begin => Err(Halt::Applied),
+        DecideInput::TimedOut => draft.timed_out(),
+        DecideInput::Cancel { reason } => draft.cancel(reason.as_deref()),
+        DecideInput::Pause => draft.pause(),
+        DecideInput::Resume => draft.resume(),
+        DecideInput::Finish(finish) => draft.finish_by_hand(finish),
+        DecideInput::Revisit => draft.revisit(),
     };
     match outcome {
         Ok(()) => draft.decision(),

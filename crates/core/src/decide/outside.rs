@@ -7,8 +7,8 @@ use super::{
     known_event,
 };
 use crate::definition::Priority;
-use crate::event::{EventType, Slot};
-use crate::expr::Payload;
+use crate::event::{EventType, PayloadSlot};
+use crate::expr::CelPayload;
 use crate::json::{self, Json};
 use crate::run::{Ended, Fact, Status};
 use crate::time::format_duration;
@@ -26,7 +26,7 @@ impl Draft<'_> {
         }
         if self.plan.machine.is_some() && start.standing.is_none() {
             // A delayed start must not be taken that could never begin.
-            let opening = self.opening(&Payload::of(input.clone()));
+            let opening = self.opening(&CelPayload::of(input.clone()));
             let begins = opening.and_then(|opening| match start.retry_of {
                 None => self.sized(opening.context, None),
                 Some(_) => Ok(opening.context),
@@ -43,7 +43,7 @@ impl Draft<'_> {
             ("priority", priority.as_ref()),
             ("retryOf", retry_of.as_ref()),
         ]);
-        self.keep(Slot::Input, input);
+        self.keep(PayloadSlot::Input, input);
         let fact = Fact::Start { delayed: at.is_some(), priority: start.priority };
         self.push_run(fact, EventType::FlowStart, Some(data));
         let begin = at.unwrap_or(self.moment.now);
@@ -82,7 +82,7 @@ impl Draft<'_> {
                 }
                 Inherited::Completed { step, attempt, result } => {
                     let (Some(step), attempt) = (self.plan.step_index(step), *attempt) else { continue };
-                    self.keep(Slot::Result(step), result);
+                    self.keep(PayloadSlot::Result(step), result);
                     let yes = Json::from(true);
                     let data = json::object([("result", Some(result)), ("inherited", Some(&yes))]);
                     let fact = Fact::Completed { step, attempt };

@@ -42,7 +42,7 @@ fn theirs(expr: &Expr, variables: &[(&'static str, Value)]) -> Result<Value, Str
 }
 
 fn ours(expr: &Expr, variables: &[(&'static str, Value)]) -> Result<Value, EvaluationError> {
-    let of = variables.iter().map(|(name, value)| (*name, Payload::of(Json::from(value.clone()))));
+    let of = variables.iter().map(|(name, value)| (*name, CelPayload::of(Json::from(value.clone()))));
     expr.evaluate_in(&Variables::of(of), &Budget::default())
 }
 
@@ -241,7 +241,7 @@ proptest! {
         if let Ok(expr) = Expr::parse(&text) {
             let budget = Budget::of(steps);
             let variables = given();
-            let of = variables.iter().map(|(name, value)| (*name, Payload::of(Json::from(value.clone()))));
+            let of = variables.iter().map(|(name, value)| (*name, CelPayload::of(Json::from(value.clone()))));
             let variables = Variables::of(of);
             let mut meter = budget.meter();
             let stopped = matches!(expr.run(&variables, &mut meter), Err(error) if error.is_too_costly());

@@ -7,16 +7,16 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 
 use super::Variables;
-use super::fault::Fault;
+use super::fault::CelFault;
 use super::functions;
-use super::part::{Does, Loop, Operator, Part};
+use super::part::{CelOperator, CelPart, Does, Loop};
 use super::value::{self, CelBytes, CelKey, CelMap, CelText, CelValue, Found, VALUE_BYTES};
 use crate::budget::Meter;
 
 /// What a message costs: it is put together from names and shortened values.
 const MESSAGE_STEPS: u64 = 20;
 
-type Evaluated<'a> = Result<CelValue<'a>, Fault<'a>>;
+type Evaluated<'a> = Result<CelValue<'a>, CelFault<'a>>;
 
 pub(super) struct Evaluation<'a, 'm, 'b> {
     pub(super) variables: &'a Variables,
@@ -30,43 +30,43 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
         Evaluation { variables, meter, locals: Vec::new() }
     }
 
-    pub(super) fn value(&mut self, part: &'a Part) -> Evaluated<'a> {
+    pub(super) fn value(&mut self, part: &'a CelPart) -> Evaluated<'a> {
         self.meter.step()?;
         match part {
-            Part::Null => Ok(CelValue::Null),
-            Part::Bool(truth) => Ok(CelValue::Bool(*truth)),
-            Part::Int(number) => Ok(CelValue::Int(*number)),
-            Part::UInt(number) => Ok(CelValue::UInt(*number)),
-            Part::Double(number) => Ok(CelValue::Double(*number)),
-            Part::Text(text) => Ok(CelValue::Text(CelText::Ref(text))),
-            Part::Bytes(bytes) => Ok(CelValue::Bytes(CelBytes::Ref(bytes))),
-            Part::Local(at) => Ok(self.locals[*at].clone()),
-            Part::Name { name, typed } => self.name(name, *typed),
-            Part::Select(of, field) => {
+            CelPart::Null => Ok(CelValue::Null),
+            CelPart::Bool(truth) => Ok(CelValue::Bool(*truth)),
+            CelPart::Int(number) => Ok(CelValue::Int(*number)),
+            CelPart::UInt(number) => Ok(CelValue::UInt(*number)),
+            CelPart::Double(number) => Ok(CelValue::Double(*number)),
+            CelPart::Text(text) => Ok(CelValue::Text(CelText::Ref(text))),
+            CelPart::Bytes(bytes) => Ok(CelValue::Bytes(CelBytes::Ref(bytes))),
+            CelPart::Local(at) => Ok(self.locals[*at].clone()),
+            CelPart::Name { name, typed } => self.name(name, *typed),
+            CelPart::Select(of, field) => {
                 let of = self.value(of)?;
                 self.select(of, field)
             }
-            Part::Has(of, field) => {
+            CelPart::Has(of, field) => {
                 let of = self.value(of)?;
                 self.has(&of, field).map(CelValue::Bool)
             }
-            Part::Not(of) => self.not(of),
-            Part::Negate(of) => self.negate(of),
-            Part::If(parts) => {
+            CelPart::Not(of) => self.not(of),
+            CelPart::Negate(of) => self.negate(of),
+            CelPart::If(parts) => {
                 let [condition, yes, no] = &**parts;
                 let truth = self.truth(condition)?;
                 self.value(if truth { yes } else { no })
             }
-            Part::And(parts) => self.connect(&parts[0], &parts[1], Connective::And),
-            Part::Or(parts) => self.connect(&parts[0], &parts[1], Connective::Or),
-            Part::Binary(operator, parts) => self.binary(*operator, &parts[0], &parts[1]),
-            Part::Call(name, args) => self.call(name, args),
-            Part::Method(name, target, args) => self.method(name, target, args),
-            Part::List(parts) => self.list(parts),
-            Part::Map(entries) => self.map(entries),
-            Part::Loop(each) => self.each(each),
-            Part::Struct(name) => Err(Fault::Unexpected { got: name, want: "known struct" }),
-            Part::Unknown => Err(Fault::Said("this part of the expression isn't supported".into())),
+            CelPart::And(parts) => self.connect(&parts[0], &parts[1], Connective::And),
+            CelPart::Or(parts) => self.connect(&parts[0], &parts[1], Connective::Or),
+            CelPart::Binary(operator, parts) => self.binary(*operator, &parts[0], &parts[1]),
+            CelPart::Call(name, args) => self.call(name, args),
+            CelPart::Method(name, target, args) => self.method(name, target, args),
+            CelPart::List(parts) => self.list(parts),
+            CelPart::Map(entries) => self.map(entries),
+            CelPart::Loop(each) => self.each(each),
+            CelPart::Struct(name) => Err(CelFault::Unexpected { got: name, want: "known struct" }),
+            CelPart::Unknown => Err(CelFault::Said("this part of the expression isn't supported".into())),
         }
     }
 
@@ -74,40 +74,42 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
         match (self.variables.read(name.strip_prefix('.').unwrap_or(name), self.meter)?, typed) {
             (Some(value), _) => Ok(value),
             (None, Some(typed)) => Ok(CelValue::Type(typed)),
-            (None, None) => Err(Fault::Undeclared(name)),
+            (None, None) => Err(CelFault::Undeclared(name)),
         }
     }
 
     /// A condition; anything but a boolean is an error.
-    fn truth(&mut self, part: &'a Part) -> Result<bool, Fault<'a>> {
+    fn truth(&mut self, part: &'a CelPart) -> Result<bool, CelFault<'a>> {
         match self.value(part)? {
             CelValue::Bool(truth) => Ok(truth),
-            other => Err(Fault::not_bool(&other)),
+            other => Err(CelFault::not_bool(&other)),
         }
     }
 
     /// `&&` and `||`: an operand that settles the result makes up for an error of the other.
     #[inline(never)]
-    fn connect(&mut self, left: &'a Part, right: &'a Part, connective: Connective) -> Evaluated<'a> {
+    fn connect(&mut self, left: &'a CelPart, right: &'a CelPart, connective: Connective) -> Evaluated<'a> {
         let left = match self.truth(left) {
             Ok(truth) if truth == connective.settled_by() => return Ok(CelValue::Bool(truth)),
-            Err(Fault::TooCostly(cost)) => return Err(cost.into()),
+            Err(CelFault::TooCostly(cost)) => return Err(cost.into()),
             left => left,
         };
         let right = self.value(right)?;
         match (left, &right) {
             (Ok(_), CelValue::Bool(truth)) => Ok(CelValue::Bool(*truth)),
             (Err(_), CelValue::Bool(truth)) if *truth == connective.settled_by() => Ok(right),
-            (Ok(_), _) => Err(self.said(Fault::no_overload(connective.name(), &["bool", right.type_name()]))),
-            (Err(Fault::Unexpected { got, want: "bool" }), _) => {
-                Err(self.said(Fault::no_overload(connective.name(), &[got, right.type_name()])))
+            (Ok(_), _) => {
+                Err(self.said(CelFault::no_overload(connective.name(), &["bool", right.type_name()])))
+            }
+            (Err(CelFault::Unexpected { got, want: "bool" }), _) => {
+                Err(self.said(CelFault::no_overload(connective.name(), &[got, right.type_name()])))
             }
             (Err(fault), _) => Err(fault),
         }
     }
 
     /// An error whose message was put together.
-    pub(super) fn said(&mut self, fault: Fault<'a>) -> Fault<'a> {
+    pub(super) fn said(&mut self, fault: CelFault<'a>) -> CelFault<'a> {
         match self.meter.steps(MESSAGE_STEPS) {
             Ok(()) => fault,
             Err(cost) => cost.into(),
@@ -115,23 +117,23 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
     }
 
     #[inline(never)]
-    fn not(&mut self, of: &'a Part) -> Evaluated<'a> {
+    fn not(&mut self, of: &'a CelPart) -> Evaluated<'a> {
         match self.value(of)? {
             CelValue::Bool(truth) => Ok(CelValue::Bool(!truth)),
-            other => Err(self.said(Fault::overload("!_", [&other]))),
+            other => Err(self.said(CelFault::overload("!_", [&other]))),
         }
     }
 
     #[inline(never)]
-    fn negate(&mut self, of: &'a Part) -> Evaluated<'a> {
+    fn negate(&mut self, of: &'a CelPart) -> Evaluated<'a> {
         let of = self.value(of)?;
         match of {
             CelValue::Int(number) => match number.checked_neg() {
                 Some(number) => Ok(CelValue::Int(number)),
-                None => Err(self.said(Fault::overflow("negate", &of, &CelValue::Null))),
+                None => Err(self.said(CelFault::overflow("negate", &of, &CelValue::Null))),
             },
             CelValue::Double(number) => Ok(CelValue::Double(-number)),
-            other => Err(self.said(Fault::overload("-_", [&other]))),
+            other => Err(self.said(CelFault::overload("-_", [&other]))),
         }
     }
 
@@ -142,25 +144,25 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
             CelValue::Optional(Some(inner)) if inner.is_map() || inner.is_list() => {
                 Ok(CelValue::Optional(inner.field(field, self.meter)?.map(Rc::new)))
             }
-            CelValue::Optional(Some(_)) => Err(Fault::NoSuchKey(field)),
-            of if of.is_map() => of.field(field, self.meter)?.ok_or(Fault::NoSuchKey(field)),
-            of => Err(self.said(Fault::no_overload("_._", &[of.type_name(), "string"]))),
+            CelValue::Optional(Some(_)) => Err(CelFault::NoSuchKey(field)),
+            of if of.is_map() => of.field(field, self.meter)?.ok_or(CelFault::NoSuchKey(field)),
+            of => Err(self.said(CelFault::no_overload("_._", &[of.type_name(), "string"]))),
         }
     }
 
-    fn has(&mut self, of: &CelValue<'a>, field: &'a str) -> Result<bool, Fault<'a>> {
+    fn has(&mut self, of: &CelValue<'a>, field: &'a str) -> Result<bool, CelFault<'a>> {
         match of {
             CelValue::Optional(None) => Ok(false),
             CelValue::Optional(Some(inner)) if inner.is_map() => Ok(inner.has(field, self.meter)?),
             CelValue::Optional(Some(inner)) if inner.is_list() => Ok(false),
-            CelValue::Optional(Some(_)) => Err(Fault::NoSuchKey(field)),
+            CelValue::Optional(Some(_)) => Err(CelFault::NoSuchKey(field)),
             of if of.is_map() => Ok(of.has(field, self.meter)?),
-            of => Err(self.said(Fault::no_overload("_._", &[of.type_name(), "string"]))),
+            of => Err(self.said(CelFault::no_overload("_._", &[of.type_name(), "string"]))),
         }
     }
 
     #[inline(never)]
-    fn index(&mut self, of: CelValue<'a>, index: &'a Part) -> Evaluated<'a> {
+    fn index(&mut self, of: CelValue<'a>, index: &'a CelPart) -> Evaluated<'a> {
         let inner = match &of {
             CelValue::Optional(None) => return Ok(of),
             CelValue::Optional(Some(inner)) => Some(inner),
@@ -171,7 +173,7 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
             None => self.at(&of, &index),
             Some(inner) => match self.at(inner, &index) {
                 Ok(value) => Ok(CelValue::Optional(Some(Rc::new(value)))),
-                Err(Fault::TooCostly(cost)) => Err(cost.into()),
+                Err(CelFault::TooCostly(cost)) => Err(cost.into()),
                 Err(_) => Ok(CelValue::Optional(None)),
             },
         }
@@ -181,8 +183,8 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
         let fault = if of.is_map() {
             match of.find(index, self.meter)? {
                 Found::Value(value) => return Ok(value),
-                Found::Nothing => Fault::missing(index),
-                Found::NoKey => Fault::overload("_[_]", [of, index]),
+                Found::Nothing => CelFault::missing(index),
+                Found::NoKey => CelFault::overload("_[_]", [of, index]),
             }
         } else if of.is_list() {
             let at = match index {
@@ -190,33 +192,33 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
                 CelValue::UInt(at) => Ok((usize::try_from(*at), CelValue::UInt(*at))),
                 CelValue::Double(at) => match value::int_of(*at) {
                     Some(at) => Ok((usize::try_from(at), CelValue::Int(at))),
-                    None => Err(Fault::bad_index(index, of)),
+                    None => Err(CelFault::bad_index(index, of)),
                 },
-                _ => Err(Fault::overload("_[_]", [of, index])),
+                _ => Err(CelFault::overload("_[_]", [of, index])),
             };
             match at {
                 Ok((Ok(at), _)) => match of.item(at) {
                     Some(item) => return Ok(item),
-                    None => Fault::out_of_bounds(index),
+                    None => CelFault::out_of_bounds(index),
                 },
-                Ok((Err(_), at)) => Fault::out_of_bounds(&at),
+                Ok((Err(_), at)) => CelFault::out_of_bounds(&at),
                 Err(fault) => fault,
             }
         } else {
-            Fault::overload("_[_]", [of, index])
+            CelFault::overload("_[_]", [of, index])
         };
         Err(self.said(fault))
     }
 
     #[inline(never)]
-    fn binary(&mut self, operator: Operator, left: &'a Part, right: &'a Part) -> Evaluated<'a> {
-        if !matches!(left, Part::Binary(..)) {
+    fn binary(&mut self, operator: CelOperator, left: &'a CelPart, right: &'a CelPart) -> Evaluated<'a> {
+        if !matches!(left, CelPart::Binary(..)) {
             let left = self.value(left)?;
             return self.operate(operator, left, right);
         }
         // A long sum nests to the left; this way it needs no more stack than a short one.
         let (mut first, mut then) = (left, vec![(operator, right)]);
-        while let Part::Binary(operator, parts) = first {
+        while let CelPart::Binary(operator, parts) = first {
             self.meter.step()?;
             then.push((*operator, &parts[1]));
             first = &parts[0];
@@ -229,35 +231,35 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
     }
 
     #[inline(never)]
-    fn operate(&mut self, operator: Operator, left: CelValue<'a>, right: &'a Part) -> Evaluated<'a> {
-        if operator == Operator::Index {
+    fn operate(&mut self, operator: CelOperator, left: CelValue<'a>, right: &'a CelPart) -> Evaluated<'a> {
+        if operator == CelOperator::Index {
             return self.index(left, right);
         }
         let right = self.value(right)?;
         let ordered = |expected: fn(Ordering) -> bool, meter: &mut Meter<'_>| {
             Ok(left.order(&right, meter)?.map(|order| CelValue::Bool(expected(order))))
         };
-        let settled: Result<Option<CelValue<'a>>, Fault<'a>> = match operator {
-            Operator::Equal => return Ok(CelValue::Bool(left.equals(&right, self.meter)?)),
-            Operator::Unequal => return Ok(CelValue::Bool(!left.equals(&right, self.meter)?)),
-            Operator::Less => ordered(Ordering::is_lt, self.meter),
-            Operator::LessOrEqual => ordered(Ordering::is_le, self.meter),
-            Operator::Greater => ordered(Ordering::is_gt, self.meter),
-            Operator::GreaterOrEqual => ordered(Ordering::is_ge, self.meter),
-            Operator::In => Ok(right.holds(&left, self.meter)?.map(CelValue::Bool)),
-            Operator::Add | Operator::Subtract => return self.sum(operator, &left, &right),
-            Operator::Multiply | Operator::Divide | Operator::Remainder | Operator::Index => {
+        let settled: Result<Option<CelValue<'a>>, CelFault<'a>> = match operator {
+            CelOperator::Equal => return Ok(CelValue::Bool(left.equals(&right, self.meter)?)),
+            CelOperator::Unequal => return Ok(CelValue::Bool(!left.equals(&right, self.meter)?)),
+            CelOperator::Less => ordered(Ordering::is_lt, self.meter),
+            CelOperator::LessOrEqual => ordered(Ordering::is_le, self.meter),
+            CelOperator::Greater => ordered(Ordering::is_gt, self.meter),
+            CelOperator::GreaterOrEqual => ordered(Ordering::is_ge, self.meter),
+            CelOperator::In => Ok(right.holds(&left, self.meter)?.map(CelValue::Bool)),
+            CelOperator::Add | CelOperator::Subtract => return self.sum(operator, &left, &right),
+            CelOperator::Multiply | CelOperator::Divide | CelOperator::Remainder | CelOperator::Index => {
                 return self.arithmetic(operator, &left, &right);
             }
         };
         match settled? {
             Some(value) => Ok(value),
-            None => Err(self.said(Fault::overload(operator.name(), [&left, &right]))),
+            None => Err(self.said(CelFault::overload(operator.name(), [&left, &right]))),
         }
     }
 
-    fn sum(&mut self, operator: Operator, left: &CelValue<'a>, right: &CelValue<'a>) -> Evaluated<'a> {
-        if operator == Operator::Subtract {
+    fn sum(&mut self, operator: CelOperator, left: &CelValue<'a>, right: &CelValue<'a>) -> Evaluated<'a> {
+        if operator == CelOperator::Subtract {
             return self.arithmetic(operator, left, right);
         }
         match (left, right) {
@@ -290,84 +292,89 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
         Ok(CelValue::List(Rc::new(items)))
     }
 
-    fn arithmetic(&mut self, operator: Operator, left: &CelValue<'a>, right: &CelValue<'a>) -> Evaluated<'a> {
+    fn arithmetic(
+        &mut self,
+        operator: CelOperator,
+        left: &CelValue<'a>,
+        right: &CelValue<'a>,
+    ) -> Evaluated<'a> {
         let fault = match (left, right) {
             (CelValue::Int(a), CelValue::Int(b)) => match operator {
-                Operator::Divide if *b == 0 => Fault::by_zero("Division", left),
-                Operator::Remainder if *b == 0 => Fault::by_zero("Remainder", left),
+                CelOperator::Divide if *b == 0 => CelFault::by_zero("Division", left),
+                CelOperator::Remainder if *b == 0 => CelFault::by_zero("Remainder", left),
                 _ => {
                     let result = match operator {
-                        Operator::Add => a.checked_add(*b),
-                        Operator::Subtract => a.checked_sub(*b),
-                        Operator::Multiply => a.checked_mul(*b),
-                        Operator::Divide => a.checked_div(*b),
+                        CelOperator::Add => a.checked_add(*b),
+                        CelOperator::Subtract => a.checked_sub(*b),
+                        CelOperator::Multiply => a.checked_mul(*b),
+                        CelOperator::Divide => a.checked_div(*b),
                         _ => a.checked_rem(*b),
                     };
                     match result {
                         Some(number) => return Ok(CelValue::Int(number)),
-                        None => Fault::overflow(operator.name(), left, right),
+                        None => CelFault::overflow(operator.name(), left, right),
                     }
                 }
             },
             (CelValue::UInt(a), CelValue::UInt(b)) => match operator {
-                Operator::Divide if *b == 0 => Fault::by_zero("Division", left),
-                Operator::Remainder if *b == 0 => Fault::by_zero("Remainder", left),
+                CelOperator::Divide if *b == 0 => CelFault::by_zero("Division", left),
+                CelOperator::Remainder if *b == 0 => CelFault::by_zero("Remainder", left),
                 _ => {
                     let result = match operator {
-                        Operator::Add => a.checked_add(*b),
-                        Operator::Subtract => a.checked_sub(*b),
-                        Operator::Multiply => a.checked_mul(*b),
-                        Operator::Divide => a.checked_div(*b),
+                        CelOperator::Add => a.checked_add(*b),
+                        CelOperator::Subtract => a.checked_sub(*b),
+                        CelOperator::Multiply => a.checked_mul(*b),
+                        CelOperator::Divide => a.checked_div(*b),
                         _ => a.checked_rem(*b),
                     };
                     match result {
                         Some(number) => return Ok(CelValue::UInt(number)),
-                        None => Fault::overflow(operator.name(), left, right),
+                        None => CelFault::overflow(operator.name(), left, right),
                     }
                 }
             },
             (CelValue::Double(a), CelValue::Double(b)) => match operator {
-                Operator::Add => return Ok(CelValue::Double(a + b)),
-                Operator::Subtract => return Ok(CelValue::Double(a - b)),
-                Operator::Multiply => return Ok(CelValue::Double(a * b)),
-                Operator::Divide => return Ok(CelValue::Double(a / b)),
-                _ => Fault::unsupported(operator.name(), left, right),
+                CelOperator::Add => return Ok(CelValue::Double(a + b)),
+                CelOperator::Subtract => return Ok(CelValue::Double(a - b)),
+                CelOperator::Multiply => return Ok(CelValue::Double(a * b)),
+                CelOperator::Divide => return Ok(CelValue::Double(a / b)),
+                _ => CelFault::unsupported(operator.name(), left, right),
             },
-            _ => Fault::unsupported(operator.name(), left, right),
+            _ => CelFault::unsupported(operator.name(), left, right),
         };
         Err(self.said(fault))
     }
 
     #[inline(never)]
-    fn values(&mut self, parts: &'a [Part]) -> Result<Vec<CelValue<'a>>, Fault<'a>> {
+    fn values(&mut self, parts: &'a [CelPart]) -> Result<Vec<CelValue<'a>>, CelFault<'a>> {
         parts.iter().map(|part| self.value(part)).collect()
     }
 
     #[inline(never)]
-    fn call(&mut self, name: &'a str, args: &'a [Part]) -> Evaluated<'a> {
+    fn call(&mut self, name: &'a str, args: &'a [CelPart]) -> Evaluated<'a> {
         let args = self.values(args)?;
         functions::call(self, name, &args)
     }
 
     #[inline(never)]
-    fn method(&mut self, name: &'a str, target: &'a Part, args: &'a [Part]) -> Evaluated<'a> {
+    fn method(&mut self, name: &'a str, target: &'a CelPart, args: &'a [CelPart]) -> Evaluated<'a> {
         let args = self.values(args)?;
         let target = self.value(target)?;
         functions::method(self, name, target, &args)
     }
 
     #[inline(never)]
-    fn list(&mut self, parts: &'a [Part]) -> Evaluated<'a> {
+    fn list(&mut self, parts: &'a [CelPart]) -> Evaluated<'a> {
         self.meter.makes(parts.len() * VALUE_BYTES)?;
         Ok(CelValue::List(Rc::new(self.values(parts)?)))
     }
 
     #[inline(never)]
-    fn map(&mut self, entries: &'a [(Part, Part)]) -> Evaluated<'a> {
+    fn map(&mut self, entries: &'a [(CelPart, CelPart)]) -> Evaluated<'a> {
         let mut map = CelMap::new();
         for (key, value) in entries {
             let key = self.value(key)?;
-            let Some(key) = CelKey::of(&key) else { return Err(self.said(Fault::bad_key(&key))) };
+            let Some(key) = CelKey::of(&key) else { return Err(self.said(CelFault::bad_key(&key))) };
             let value = self.value(value)?;
             value::insert(&mut map, key, value, self.meter)?;
         }
@@ -380,7 +387,7 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
         let over = match over {
             over if over.is_list() => over,
             over if over.is_map() => CelValue::List(Rc::new(over.keys(self.meter)?)),
-            over => return Err(Fault::Unexpected { got: over.type_name(), want: "iterable" }),
+            over => return Err(CelFault::Unexpected { got: over.type_name(), want: "iterable" }),
         };
         let depth = self.locals.len();
         let result = match &each.does {
@@ -394,7 +401,7 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
     }
 
     /// Binds an item for the parts inside a macro.
-    fn bind(&mut self, depth: usize, item: CelValue<'a>) -> Result<(), Fault<'a>> {
+    fn bind(&mut self, depth: usize, item: CelValue<'a>) -> Result<(), CelFault<'a>> {
         self.meter.step()?;
         self.locals.truncate(depth);
         self.locals.push(item);
@@ -402,7 +409,7 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
     }
 
     /// `all` and `exists`: an error counts only where no other item settles the result.
-    fn fold(&mut self, over: &CelValue<'a>, test: &'a Part, connective: Connective) -> Evaluated<'a> {
+    fn fold(&mut self, over: &CelValue<'a>, test: &'a CelPart, connective: Connective) -> Evaluated<'a> {
         let depth = self.locals.len();
         let mut pending = None;
         for item in (0..).map_while(|at| over.item(at)) {
@@ -413,10 +420,10 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
                 }
                 Ok(CelValue::Bool(_)) => {}
                 Ok(other) => {
-                    let fault = Fault::no_overload(connective.name(), &["bool", other.type_name()]);
+                    let fault = CelFault::no_overload(connective.name(), &["bool", other.type_name()]);
                     pending = Some(self.said(fault));
                 }
-                Err(Fault::TooCostly(cost)) => return Err(cost.into()),
+                Err(CelFault::TooCostly(cost)) => return Err(cost.into()),
                 Err(fault) => pending = Some(fault),
             }
         }
@@ -426,7 +433,7 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
         }
     }
 
-    fn exists_one(&mut self, over: &CelValue<'a>, test: &'a Part) -> Evaluated<'a> {
+    fn exists_one(&mut self, over: &CelValue<'a>, test: &'a CelPart) -> Evaluated<'a> {
         let depth = self.locals.len();
         let mut found = 0;
         for item in (0..).map_while(|at| over.item(at)) {
@@ -436,7 +443,12 @@ impl<'a, 'm, 'b> Evaluation<'a, 'm, 'b> {
         Ok(CelValue::Bool(found == 1))
     }
 
-    fn collect(&mut self, over: &CelValue<'a>, filter: Option<&'a Part>, item: &'a Part) -> Evaluated<'a> {
+    fn collect(
+        &mut self,
+        over: &CelValue<'a>,
+        filter: Option<&'a CelPart>,
+        item: &'a CelPart,
+    ) -> Evaluated<'a> {
         let depth = self.locals.len();
         let mut items = Vec::new();
         for each in (0..).map_while(|at| over.item(at)) {

@@ -10,7 +10,7 @@ use crate::budget::TooCostly;
 /// What a message shows of one value, in bytes.
 pub(super) const SHOWN: usize = 1 << 10;
 
-pub(super) enum Fault<'a> {
+pub(super) enum CelFault<'a> {
     /// Never absorbed by `||`, `&&`, `all` or `exists`, unlike the others.
     TooCostly(TooCostly),
     NoSuchKey(&'a str),
@@ -22,48 +22,48 @@ pub(super) enum Fault<'a> {
     Said(Box<str>),
 }
 
-impl From<TooCostly> for Fault<'_> {
+impl From<TooCostly> for CelFault<'_> {
     fn from(cost: TooCostly) -> Self {
-        Fault::TooCostly(cost)
+        CelFault::TooCostly(cost)
     }
 }
 
-impl fmt::Display for Fault<'_> {
+impl fmt::Display for CelFault<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::TooCostly(cost) => cost.fmt(f),
-            Fault::NoSuchKey(key) => write!(f, "No such key: {key}"),
-            Fault::Undeclared(name) => write!(f, "Undeclared reference to '{name}'"),
-            Fault::Unexpected { got, want } => write!(f, "Unexpected type: got '{got}', want '{want}'"),
-            Fault::Said(text) => f.write_str(text),
+            CelFault::TooCostly(cost) => cost.fmt(f),
+            CelFault::NoSuchKey(key) => write!(f, "No such key: {key}"),
+            CelFault::Undeclared(name) => write!(f, "Undeclared reference to '{name}'"),
+            CelFault::Unexpected { got, want } => write!(f, "Unexpected type: got '{got}', want '{want}'"),
+            CelFault::Said(text) => f.write_str(text),
         }
     }
 }
 
-impl<'a> Fault<'a> {
-    fn said(text: fmt::Arguments<'_>) -> Fault<'a> {
-        Fault::Said(text.to_string().into())
+impl<'a> CelFault<'a> {
+    fn said(text: fmt::Arguments<'_>) -> CelFault<'a> {
+        CelFault::Said(text.to_string().into())
     }
 
-    pub(super) fn not_bool(value: &CelValue<'a>) -> Fault<'a> {
-        Fault::Unexpected { got: value.type_name(), want: "bool" }
+    pub(super) fn not_bool(value: &CelValue<'a>) -> CelFault<'a> {
+        CelFault::Unexpected { got: value.type_name(), want: "bool" }
     }
 
     /// No operator or function of this name takes values of these types.
     pub(super) fn overload<'v>(
         function: &str,
         arguments: impl IntoIterator<Item = &'v CelValue<'a>>,
-    ) -> Fault<'a>
+    ) -> CelFault<'a>
     where
         'a: 'v,
     {
         let types: Vec<&str> = arguments.into_iter().map(CelValue::type_name).collect();
-        Fault::no_overload(function, &types)
+        CelFault::no_overload(function, &types)
     }
 
-    pub(super) fn no_overload(function: &str, types: &[&str]) -> Fault<'a> {
+    pub(super) fn no_overload(function: &str, types: &[&str]) -> CelFault<'a> {
         let types = types.join(", ");
-        Fault::said(format_args!("found no matching overload for '{function}' applied to '({types})'"))
+        CelFault::said(format_args!("found no matching overload for '{function}' applied to '({types})'"))
     }
 
     /// No method of this name takes values of these types; the first is what it is called on.
@@ -71,49 +71,49 @@ impl<'a> Fault<'a> {
         function: &str,
         target: &CelValue<'a>,
         arguments: impl IntoIterator<Item = &'v CelValue<'a>>,
-    ) -> Fault<'a>
+    ) -> CelFault<'a>
     where
         'a: 'v,
     {
         let types: Vec<&str> = arguments.into_iter().map(CelValue::type_name).collect();
         let (target, types) = (target.type_name(), types.join(", "));
-        Fault::said(format_args!(
+        CelFault::said(format_args!(
             "found no matching overload for '{function}' applied to '{target}.({types})'"
         ))
     }
 
-    pub(super) fn unsupported(operator: &str, left: &CelValue<'_>, right: &CelValue<'_>) -> Fault<'a> {
+    pub(super) fn unsupported(operator: &str, left: &CelValue<'_>, right: &CelValue<'_>) -> CelFault<'a> {
         let (left, right) = (Shown(left), Shown(right));
-        Fault::said(format_args!("Unsupported binary operator '{operator}': {left}, {right}"))
+        CelFault::said(format_args!("Unsupported binary operator '{operator}': {left}, {right}"))
     }
 
-    pub(super) fn overflow(operator: &str, left: &CelValue<'_>, right: &CelValue<'_>) -> Fault<'a> {
+    pub(super) fn overflow(operator: &str, left: &CelValue<'_>, right: &CelValue<'_>) -> CelFault<'a> {
         let (left, right) = (Shown(left), Shown(right));
-        Fault::said(format_args!("Overflow from binary operator '{operator}': {left}, {right}"))
+        CelFault::said(format_args!("Overflow from binary operator '{operator}': {left}, {right}"))
     }
 
-    pub(super) fn by_zero(operation: &str, value: &CelValue<'_>) -> Fault<'a> {
-        Fault::said(format_args!("{operation} by zero of {}", Shown(value)))
+    pub(super) fn by_zero(operation: &str, value: &CelValue<'_>) -> CelFault<'a> {
+        CelFault::said(format_args!("{operation} by zero of {}", Shown(value)))
     }
 
-    pub(super) fn out_of_bounds(index: &CelValue<'_>) -> Fault<'a> {
-        Fault::said(format_args!("Index out of bounds: {}", Shown(index)))
+    pub(super) fn out_of_bounds(index: &CelValue<'_>) -> CelFault<'a> {
+        CelFault::said(format_args!("Index out of bounds: {}", Shown(index)))
     }
 
-    pub(super) fn bad_index(index: &CelValue<'_>, of: &CelValue<'_>) -> Fault<'a> {
-        Fault::said(format_args!("Cannot use value {} to index {}", Shown(index), Shown(of)))
+    pub(super) fn bad_index(index: &CelValue<'_>, of: &CelValue<'_>) -> CelFault<'a> {
+        CelFault::said(format_args!("Cannot use value {} to index {}", Shown(index), Shown(of)))
     }
 
-    pub(super) fn bad_key(key: &CelValue<'_>) -> Fault<'a> {
-        Fault::said(format_args!("Unable to use value '{}' as a key", Shown(key)))
+    pub(super) fn bad_key(key: &CelValue<'_>) -> CelFault<'a> {
+        CelFault::said(format_args!("Unable to use value '{}' as a key", Shown(key)))
     }
 
-    pub(super) fn repeated_key(key: &CelValue<'_>) -> Fault<'a> {
-        Fault::said(format_args!("Failed with repeated key: {}", Shown(key)))
+    pub(super) fn repeated_key(key: &CelValue<'_>) -> CelFault<'a> {
+        CelFault::said(format_args!("Failed with repeated key: {}", Shown(key)))
     }
 
     /// A key that is not in a map.
-    pub(super) fn missing(key: &CelValue<'_>) -> Fault<'a> {
+    pub(super) fn missing(key: &CelValue<'_>) -> CelFault<'a> {
         let mut shown = Cut { text: String::new(), room: SHOWN };
         let all = match key {
             CelValue::Text(text) => shown.write_str(text.get()),
@@ -123,11 +123,11 @@ impl<'a> Fault<'a> {
             CelValue::Bool(truth) => write!(shown, "{truth}"),
             _ => Ok(()),
         };
-        Fault::said(format_args!("No such key: {}{}", shown.text, if all.is_err() { "…" } else { "" }))
+        CelFault::said(format_args!("No such key: {}{}", shown.text, if all.is_err() { "…" } else { "" }))
     }
 
-    pub(super) fn function(name: &str, problem: impl fmt::Display) -> Fault<'a> {
-        Fault::said(format_args!("Error executing function '{name}': {problem}"))
+    pub(super) fn function(name: &str, problem: impl fmt::Display) -> CelFault<'a> {
+        CelFault::said(format_args!("Error executing function '{name}': {problem}"))
     }
 }
 

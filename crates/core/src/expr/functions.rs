@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::evaluate::Evaluation;
-use super::fault::Fault;
+use super::fault::CelFault;
 use super::value::{CelBytes, CelText, CelValue};
 
 /// Bytes of text that take as long to search or to parse as one step.
@@ -15,7 +15,7 @@ pub(super) fn call<'a>(
     of: &mut Evaluation<'a, '_, '_>,
     name: &'a str,
     args: &[CelValue<'a>],
-) -> Result<CelValue<'a>, Fault<'a>> {
+) -> Result<CelValue<'a>, CelFault<'a>> {
     let value = match (name, args) {
         ("size", [value]) => size(of, value)?,
         ("dyn", [value]) => Some(value.clone()),
@@ -47,11 +47,11 @@ pub(super) fn call<'a>(
             | "optional.ofNonZeroValue",
             _,
         ) => None,
-        _ => return Err(Fault::Undeclared(name)),
+        _ => return Err(CelFault::Undeclared(name)),
     };
     match value {
         Some(value) => Ok(value),
-        None => Err(of.said(Fault::overload(name, args))),
+        None => Err(of.said(CelFault::overload(name, args))),
     }
 }
 
@@ -61,7 +61,7 @@ pub(super) fn method<'a>(
     name: &'a str,
     target: CelValue<'a>,
     args: &[CelValue<'a>],
-) -> Result<CelValue<'a>, Fault<'a>> {
+) -> Result<CelValue<'a>, CelFault<'a>> {
     let value = match (name, &target, args) {
         ("size", _, []) => size(of, &target)?,
         ("contains", CelValue::Text(text), [CelValue::Text(part)]) => {
@@ -79,7 +79,7 @@ pub(super) fn method<'a>(
         ("hasValue", CelValue::Optional(value), []) => Some(CelValue::Bool(value.is_some())),
         ("value", CelValue::Optional(value), []) => match value {
             Some(value) => Some((**value).clone()),
-            None => return Err(of.said(Fault::function("value", "optional.none() dereference"))),
+            None => return Err(of.said(CelFault::function("value", "optional.none() dereference"))),
         },
         ("or", CelValue::Optional(value), [other]) => {
             Some(if value.is_some() { target.clone() } else { other.clone() })
@@ -90,15 +90,15 @@ pub(super) fn method<'a>(
         ("size" | "contains" | "startsWith" | "endsWith" | "hasValue" | "value" | "or" | "orValue", _, _) => {
             None
         }
-        _ => return Err(Fault::Undeclared(name)),
+        _ => return Err(CelFault::Undeclared(name)),
     };
     match value {
         Some(value) => Ok(value),
-        None => Err(of.said(Fault::method(name, &target, args))),
+        None => Err(of.said(CelFault::method(name, &target, args))),
     }
 }
 
-type Given<'a> = Result<Option<CelValue<'a>>, Fault<'a>>;
+type Given<'a> = Result<Option<CelValue<'a>>, CelFault<'a>>;
 
 fn size<'a>(of: &mut Evaluation<'a, '_, '_>, value: &CelValue<'a>) -> Given<'a> {
     let size = match value {
@@ -125,7 +125,7 @@ fn string<'a>(of: &mut Evaluation<'a, '_, '_>, value: &CelValue<'a>) -> Given<'a
                 Ok(text) => text.to_owned(),
                 Err(_) => {
                     let problem = "invalid UTF-8 in bytes, cannot convert to string";
-                    return Err(of.said(Fault::function("string", problem)));
+                    return Err(of.said(CelFault::function("string", problem)));
                 }
             }
         }
@@ -150,14 +150,14 @@ fn boolean<'a>(of: &mut Evaluation<'a, '_, '_>, value: &CelValue<'a>) -> Given<'
         CelValue::Text(text) => match text.get() {
             "1" | "t" | "true" | "TRUE" | "True" => Ok(Some(CelValue::Bool(true))),
             "0" | "f" | "false" | "FALSE" | "False" => Ok(Some(CelValue::Bool(false))),
-            _ => Err(of.said(Fault::function("bool", "Type conversion error from 'string' to 'bool'"))),
+            _ => Err(of.said(CelFault::function("bool", "Type conversion error from 'string' to 'bool'"))),
         },
         _ => Ok(None),
     }
 }
 
 fn int<'a>(of: &mut Evaluation<'a, '_, '_>, value: &CelValue<'a>) -> Given<'a> {
-    let overflow = || Fault::function("int", "integer overflow");
+    let overflow = || CelFault::function("int", "integer overflow");
     let number = match value {
         CelValue::Int(number) => Ok(*number),
         CelValue::UInt(number) => i64::try_from(*number).map_err(|_| overflow()),
@@ -172,7 +172,7 @@ fn int<'a>(of: &mut Evaluation<'a, '_, '_>, value: &CelValue<'a>) -> Given<'a> {
 }
 
 fn uint<'a>(of: &mut Evaluation<'a, '_, '_>, value: &CelValue<'a>) -> Given<'a> {
-    let overflow = || Fault::function("uint", "unsigned integer overflow");
+    let overflow = || CelFault::function("uint", "unsigned integer overflow");
     let number = match value {
         CelValue::UInt(number) => Ok(*number),
         CelValue::Int(number) => u64::try_from(*number).map_err(|_| overflow()),
@@ -200,9 +200,9 @@ fn parsed<'a, T: std::str::FromStr<Err: std::fmt::Display>>(
     of: &mut Evaluation<'a, '_, '_>,
     function: &str,
     text: &CelText<'a>,
-) -> Result<Result<T, Fault<'a>>, Fault<'a>> {
+) -> Result<Result<T, CelFault<'a>>, CelFault<'a>> {
     of.meter.steps((text.get().len() / SEARCHED) as u64)?;
-    let problem = |error| Fault::function(function, format_args!("string parse error: {error}"));
+    let problem = |error| CelFault::function(function, format_args!("string parse error: {error}"));
     Ok(text.get().parse().map_err(problem))
 }
 

@@ -16,7 +16,7 @@ const TYPES: [&str; 11] =
 const QUALIFIED: [&str; 3] = ["optional.none", "optional.of", "optional.ofNonZeroValue"];
 
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum CelPart {
     Null,
     Bool(bool),
     Int(i64),
@@ -31,18 +31,18 @@ pub(super) enum Part {
     },
     /// What a macro binds, by its place on the stack.
     Local(usize),
-    Select(Box<Part>, String),
-    Has(Box<Part>, String),
-    Not(Box<Part>),
-    Negate(Box<Part>),
-    If(Box<[Part; 3]>),
-    And(Box<[Part; 2]>),
-    Or(Box<[Part; 2]>),
-    Binary(Operator, Box<[Part; 2]>),
-    Call(String, Vec<Part>),
-    Method(String, Box<Part>, Vec<Part>),
-    List(Vec<Part>),
-    Map(Vec<(Part, Part)>),
+    Select(Box<CelPart>, String),
+    Has(Box<CelPart>, String),
+    Not(Box<CelPart>),
+    Negate(Box<CelPart>),
+    If(Box<[CelPart; 3]>),
+    And(Box<[CelPart; 2]>),
+    Or(Box<[CelPart; 2]>),
+    Binary(CelOperator, Box<[CelPart; 2]>),
+    Call(String, Vec<CelPart>),
+    Method(String, Box<CelPart>, Vec<CelPart>),
+    List(Vec<CelPart>),
+    Map(Vec<(CelPart, CelPart)>),
     Loop(Box<Loop>),
     /// A struct, which nothing here knows.
     Struct(String),
@@ -51,7 +51,7 @@ pub(super) enum Part {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operator {
+pub(super) enum CelOperator {
     Equal,
     Unequal,
     Index,
@@ -67,41 +67,41 @@ pub(super) enum Operator {
     In,
 }
 
-impl Operator {
+impl CelOperator {
     /// As messages call it.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Operator::Equal => op::EQUALS,
-            Operator::Unequal => op::NOT_EQUALS,
-            Operator::Index => op::INDEX,
-            Operator::Add => "add",
-            Operator::Subtract => "sub",
-            Operator::Multiply => "mul",
-            Operator::Divide => "div",
-            Operator::Remainder => "rem",
-            Operator::Less => op::LESS,
-            Operator::LessOrEqual => op::LESS_EQUALS,
-            Operator::Greater => op::GREATER,
-            Operator::GreaterOrEqual => op::GREATER_EQUALS,
-            Operator::In => op::IN,
+            CelOperator::Equal => op::EQUALS,
+            CelOperator::Unequal => op::NOT_EQUALS,
+            CelOperator::Index => op::INDEX,
+            CelOperator::Add => "add",
+            CelOperator::Subtract => "sub",
+            CelOperator::Multiply => "mul",
+            CelOperator::Divide => "div",
+            CelOperator::Remainder => "rem",
+            CelOperator::Less => op::LESS,
+            CelOperator::LessOrEqual => op::LESS_EQUALS,
+            CelOperator::Greater => op::GREATER,
+            CelOperator::GreaterOrEqual => op::GREATER_EQUALS,
+            CelOperator::In => op::IN,
         }
     }
 
-    fn of(name: &str) -> Option<Operator> {
+    fn of(name: &str) -> Option<CelOperator> {
         Some(match name {
-            op::EQUALS => Operator::Equal,
-            op::NOT_EQUALS => Operator::Unequal,
-            op::INDEX => Operator::Index,
-            op::ADD => Operator::Add,
-            op::SUBSTRACT => Operator::Subtract,
-            op::MULTIPLY => Operator::Multiply,
-            op::DIVIDE => Operator::Divide,
-            op::MODULO => Operator::Remainder,
-            op::LESS => Operator::Less,
-            op::LESS_EQUALS => Operator::LessOrEqual,
-            op::GREATER => Operator::Greater,
-            op::GREATER_EQUALS => Operator::GreaterOrEqual,
-            op::IN => Operator::In,
+            op::EQUALS => CelOperator::Equal,
+            op::NOT_EQUALS => CelOperator::Unequal,
+            op::INDEX => CelOperator::Index,
+            op::ADD => CelOperator::Add,
+            op::SUBSTRACT => CelOperator::Subtract,
+            op::MULTIPLY => CelOperator::Multiply,
+            op::DIVIDE => CelOperator::Divide,
+            op::MODULO => CelOperator::Remainder,
+            op::LESS => CelOperator::Less,
+            op::LESS_EQUALS => CelOperator::LessOrEqual,
+            op::GREATER => CelOperator::Greater,
+            op::GREATER_EQUALS => CelOperator::GreaterOrEqual,
+            op::IN => CelOperator::In,
             _ => return None,
         })
     }
@@ -110,46 +110,51 @@ impl Operator {
 /// A macro over the items of a list or the keys of a map.
 #[derive(Debug)]
 pub(super) struct Loop {
-    pub(super) over: Part,
+    pub(super) over: CelPart,
     pub(super) does: Does,
 }
 
 /// What a macro does with each item.
 #[derive(Debug)]
 pub(super) enum Does {
-    All(Part),
-    Exists(Part),
-    ExistsOne(Part),
+    All(CelPart),
+    Exists(CelPart),
+    ExistsOne(CelPart),
     /// `map` and `filter`: the items that pass the filter, and what becomes of each.
     Collect {
-        filter: Option<Part>,
-        item: Part,
+        filter: Option<CelPart>,
+        item: CelPart,
     },
 }
 
-impl Part {
+impl CelPart {
     /// The part that a parsed expression stands for.
-    pub(super) fn of(expr: &Ast) -> Part {
+    pub(super) fn of(expr: &Ast) -> CelPart {
         Scopes(Vec::new()).part(expr)
     }
 
     /// How deep macros stand in each other.
     pub(super) fn loops(&self) -> usize {
-        let deepest = |parts: &mut dyn Iterator<Item = &Part>| parts.map(Part::loops).max().unwrap_or(0);
+        let deepest =
+            |parts: &mut dyn Iterator<Item = &CelPart>| parts.map(CelPart::loops).max().unwrap_or(0);
         match self {
-            Part::Loop(each) => {
+            CelPart::Loop(each) => {
                 let inside = match &each.does {
                     Does::All(part) | Does::Exists(part) | Does::ExistsOne(part) => part.loops(),
                     Does::Collect { filter, item } => deepest(&mut filter.iter().chain([item])),
                 };
                 each.over.loops().max(1 + inside)
             }
-            Part::Select(of, _) | Part::Has(of, _) | Part::Not(of) | Part::Negate(of) => of.loops(),
-            Part::If(parts) => deepest(&mut parts.iter()),
-            Part::And(parts) | Part::Or(parts) | Part::Binary(_, parts) => deepest(&mut parts.iter()),
-            Part::Call(_, parts) | Part::List(parts) => deepest(&mut parts.iter()),
-            Part::Method(_, target, parts) => deepest(&mut parts.iter().chain([&**target])),
-            Part::Map(entries) => deepest(&mut entries.iter().flat_map(|(key, value)| [key, value])),
+            CelPart::Select(of, _) | CelPart::Has(of, _) | CelPart::Not(of) | CelPart::Negate(of) => {
+                of.loops()
+            }
+            CelPart::If(parts) => deepest(&mut parts.iter()),
+            CelPart::And(parts) | CelPart::Or(parts) | CelPart::Binary(_, parts) => {
+                deepest(&mut parts.iter())
+            }
+            CelPart::Call(_, parts) | CelPart::List(parts) => deepest(&mut parts.iter()),
+            CelPart::Method(_, target, parts) => deepest(&mut parts.iter().chain([&**target])),
+            CelPart::Map(entries) => deepest(&mut entries.iter().flat_map(|(key, value)| [key, value])),
             _ => 0,
         }
     }
@@ -159,7 +164,7 @@ impl Part {
 struct Scopes<'e>(Vec<&'e str>);
 
 impl<'e> Scopes<'e> {
-    fn part(&mut self, expr: &'e Ast) -> Part {
+    fn part(&mut self, expr: &'e Ast) -> CelPart {
         match expr {
             Ast::Literal(literal) => literal_part(literal),
             Ast::Ident(name) => self.name(name, Typed::Yes),
@@ -168,8 +173,8 @@ impl<'e> Scopes<'e> {
                 Some(_) => self.binary(expr),
                 None => self.call(call),
             },
-            Ast::List(list) => Part::List(self.parts(&list.elements)),
-            Ast::Map(map) => Part::Map(
+            Ast::List(list) => CelPart::List(self.parts(&list.elements)),
+            Ast::Map(map) => CelPart::Map(
                 map.entries
                     .iter()
                     .filter_map(|entry| match &entry.expr {
@@ -180,35 +185,35 @@ impl<'e> Scopes<'e> {
                     })
                     .collect(),
             ),
-            Ast::Comprehension(each) => self.each(each).unwrap_or(Part::Unknown),
-            Ast::Struct(made) => Part::Struct(made.type_name.clone()),
-            Ast::Unspecified => Part::Unknown,
+            Ast::Comprehension(each) => self.each(each).unwrap_or(CelPart::Unknown),
+            Ast::Struct(made) => CelPart::Struct(made.type_name.clone()),
+            Ast::Unspecified => CelPart::Unknown,
         }
     }
 
-    fn parts(&mut self, exprs: &'e [IdedExpr]) -> Vec<Part> {
+    fn parts(&mut self, exprs: &'e [IdedExpr]) -> Vec<CelPart> {
         exprs.iter().map(|expr| self.part(&expr.expr)).collect()
     }
 
-    fn boxed(&mut self, expr: &'e IdedExpr) -> Box<Part> {
+    fn boxed(&mut self, expr: &'e IdedExpr) -> Box<CelPart> {
         Box::new(self.part(&expr.expr))
     }
 
-    fn name(&self, name: &'e str, typed: Typed) -> Part {
+    fn name(&self, name: &'e str, typed: Typed) -> CelPart {
         // A leading dot skips what macros bind.
         let absolute = name.strip_prefix('.');
         if absolute.is_none()
             && let Some(at) = self.0.iter().rposition(|bound| *bound == name)
         {
-            return Part::Local(at);
+            return CelPart::Local(at);
         }
         let plain = absolute.unwrap_or(name);
         let typed = TYPES.into_iter().find(|known| typed == Typed::Yes && *known == plain);
-        Part::Name { name: name.to_owned(), typed }
+        CelPart::Name { name: name.to_owned(), typed }
     }
 
     /// A long path nests to the left, and so does a long sum: both are read without recursion.
-    fn select(&mut self, select: &'e SelectExpr) -> Part {
+    fn select(&mut self, select: &'e SelectExpr) -> CelPart {
         let (mut last, mut path) = (select, Vec::new());
         while let Ast::Select(of) = &last.operand.expr {
             path.push(last);
@@ -222,14 +227,14 @@ impl<'e> Scopes<'e> {
         };
         while let Some(select) = path.pop() {
             part = match select.test {
-                true => Part::Has(Box::new(part), select.field.clone()),
-                false => Part::Select(Box::new(part), select.field.clone()),
+                true => CelPart::Has(Box::new(part), select.field.clone()),
+                false => CelPart::Select(Box::new(part), select.field.clone()),
             };
         }
         part
     }
 
-    fn binary(&mut self, expr: &'e Ast) -> Part {
+    fn binary(&mut self, expr: &'e Ast) -> CelPart {
         let (mut first, mut then) = (expr, Vec::new());
         while let Ast::Call(call) = first
             && let Some((operator, left, right)) = operation(call)
@@ -239,39 +244,39 @@ impl<'e> Scopes<'e> {
         }
         let mut part = self.part(first);
         while let Some((operator, right)) = then.pop() {
-            part = Part::Binary(operator, Box::new([part, self.part(right)]));
+            part = CelPart::Binary(operator, Box::new([part, self.part(right)]));
         }
         part
     }
 
-    fn call(&mut self, call: &'e CallExpr) -> Part {
+    fn call(&mut self, call: &'e CallExpr) -> CelPart {
         let name = call.func_name.as_str();
         match (name, &call.args[..]) {
             (op::CONDITIONAL, [condition, yes, no]) => {
-                return Part::If(Box::new([condition, yes, no].map(|part| self.part(&part.expr))));
+                return CelPart::If(Box::new([condition, yes, no].map(|part| self.part(&part.expr))));
             }
             (op::LOGICAL_AND, [a, b]) => {
-                return Part::And(Box::new([a, b].map(|part| self.part(&part.expr))));
+                return CelPart::And(Box::new([a, b].map(|part| self.part(&part.expr))));
             }
             (op::LOGICAL_OR, [a, b]) => {
-                return Part::Or(Box::new([a, b].map(|part| self.part(&part.expr))));
+                return CelPart::Or(Box::new([a, b].map(|part| self.part(&part.expr))));
             }
-            (op::LOGICAL_NOT, [of]) => return Part::Not(self.boxed(of)),
-            (op::NEGATE, [of]) => return Part::Negate(self.boxed(of)),
+            (op::LOGICAL_NOT, [of]) => return CelPart::Not(self.boxed(of)),
+            (op::NEGATE, [of]) => return CelPart::Negate(self.boxed(of)),
             _ => {}
         }
         let args = self.parts(&call.args);
         match &call.target {
-            None => Part::Call(name.strip_prefix('.').unwrap_or(name).to_owned(), args),
+            None => CelPart::Call(name.strip_prefix('.').unwrap_or(name).to_owned(), args),
             Some(target) => match qualified(&target.expr, name) {
-                Some(name) => Part::Call(name.to_owned(), args),
-                None => Part::Method(name.to_owned(), self.boxed(target), args),
+                Some(name) => CelPart::Call(name.to_owned(), args),
+                None => CelPart::Method(name.to_owned(), self.boxed(target), args),
             },
         }
     }
 
     /// A macro, by what its expansion does with each item.
-    fn each(&mut self, each: &'e ComprehensionExpr) -> Option<Part> {
+    fn each(&mut self, each: &'e ComprehensionExpr) -> Option<CelPart> {
         let accumulated = |expr: &IdedExpr| matches!(&expr.expr, Ast::Ident(name) if *name == each.accu_var);
         let over = self.part(&each.iter_range.expr);
         let Ast::Call(step) = &each.loop_step.expr else { return None };
@@ -295,7 +300,7 @@ impl<'e> Scopes<'e> {
                 .map(|item| Does::Collect { filter: None, item: self.part(&item.expr) }),
         };
         self.0.pop();
-        does.map(|does| Part::Loop(Box::new(Loop { over, does })))
+        does.map(|does| CelPart::Loop(Box::new(Loop { over, does })))
     }
 }
 
@@ -306,9 +311,9 @@ enum Typed {
 }
 
 /// An operator between two parts.
-fn operation(call: &CallExpr) -> Option<(Operator, &Ast, &Ast)> {
+fn operation(call: &CallExpr) -> Option<(CelOperator, &Ast, &Ast)> {
     match &call.args[..] {
-        [left, right] => Some((Operator::of(&call.func_name)?, &left.expr, &right.expr)),
+        [left, right] => Some((CelOperator::of(&call.func_name)?, &left.expr, &right.expr)),
         _ => None,
     }
 }
@@ -331,14 +336,14 @@ fn qualified(target: &Ast, name: &str) -> Option<&'static str> {
     QUALIFIED.into_iter().find(|known| known.split_once('.') == Some((space, name)))
 }
 
-fn literal_part(literal: &LiteralValue) -> Part {
+fn literal_part(literal: &LiteralValue) -> CelPart {
     match literal {
-        LiteralValue::Null => Part::Null,
-        LiteralValue::Boolean(truth) => Part::Bool(*truth.inner()),
-        LiteralValue::Int(number) => Part::Int(*number.inner()),
-        LiteralValue::UInt(number) => Part::UInt(*number.inner()),
-        LiteralValue::Double(number) => Part::Double(*number.inner()),
-        LiteralValue::String(text) => Part::Text(text.inner().to_owned()),
-        LiteralValue::Bytes(bytes) => Part::Bytes(bytes.inner().to_vec()),
+        LiteralValue::Null => CelPart::Null,
+        LiteralValue::Boolean(truth) => CelPart::Bool(*truth.inner()),
+        LiteralValue::Int(number) => CelPart::Int(*number.inner()),
+        LiteralValue::UInt(number) => CelPart::UInt(*number.inner()),
+        LiteralValue::Double(number) => CelPart::Double(*number.inner()),
+        LiteralValue::String(text) => CelPart::Text(text.inner().to_owned()),
+        LiteralValue::Bytes(bytes) => CelPart::Bytes(bytes.inner().to_vec()),
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::fault::Fault;
+use super::fault::CelFault;
 use crate::budget::{Meter, TooCostly};
 use crate::json::Json;
 
@@ -30,7 +30,7 @@ pub(super) enum CelValue<'a> {
     Object(&'a serde_json::Map<String, Value>),
     Map(Rc<CelMap<'a>>),
     /// Payloads by name.
-    Payloads(&'a BTreeMap<String, Rc<Payload>>),
+    Payloads(&'a BTreeMap<String, Rc<CelPayload>>),
     Type(&'static str),
     Optional(Option<Rc<CelValue<'a>>>),
 }
@@ -39,18 +39,18 @@ pub(super) type CelMap<'a> = BTreeMap<CelKey<'a>, CelValue<'a>>;
 
 /// A payload that is parsed when an expression first reads it.
 #[derive(Debug)]
-pub(crate) struct Payload {
+pub(crate) struct CelPayload {
     json: Option<Json>,
     parsed: OnceCell<Value>,
 }
 
-impl Payload {
-    pub(crate) fn of(json: Json) -> Rc<Payload> {
-        Rc::new(Payload { json: Some(json), parsed: OnceCell::new() })
+impl CelPayload {
+    pub(crate) fn of(json: Json) -> Rc<CelPayload> {
+        Rc::new(CelPayload { json: Some(json), parsed: OnceCell::new() })
     }
 
-    pub(crate) fn parsed(value: Value) -> Rc<Payload> {
-        Rc::new(Payload { json: None, parsed: OnceCell::from(value) })
+    pub(crate) fn parsed(value: Value) -> Rc<CelPayload> {
+        Rc::new(CelPayload { json: None, parsed: OnceCell::from(value) })
     }
 
     /// Its value, parsed once.
@@ -492,11 +492,11 @@ pub(super) fn insert<'a>(
     key: CelKey<'a>,
     value: CelValue<'a>,
     meter: &mut Meter<'_>,
-) -> Result<(), Fault<'a>> {
+) -> Result<(), CelFault<'a>> {
     meter.reads(key.bytes())?;
     meter.makes(ENTRY_BYTES + 2 * VALUE_BYTES)?;
     if under(map, &key).is_some() {
-        return Err(Fault::repeated_key(&key.value()));
+        return Err(CelFault::repeated_key(&key.value()));
     }
     map.insert(key, value);
     Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Plan;
 use crate::decide::ReceivedEvent;
 use crate::definition::{Ends, Machine, Missed, Transition, When};
-use crate::event::Slot;
+use crate::event::PayloadSlot;
 use crate::expr::Expr;
 use crate::json::{self, Json};
 use crate::machine::{Current, Turn};
@@ -198,25 +198,25 @@ pub(super) fn action_input(
     plan: &Plan,
     action: u32,
     state: &RunState,
-    payloads: &BTreeMap<Slot, Json>,
-) -> Result<Json, Vec<Slot>> {
+    payloads: &BTreeMap<PayloadSlot, Json>,
+) -> Result<Json, Vec<PayloadSlot>> {
     let (Some(machine), Some(planned)) = (&state.machine, &plan.machine) else { return Ok(Json::null()) };
     let nobody = Current { by: Turn::Start, from: None, asked: Vec::new() };
     let current = machine.current.as_ref().unwrap_or(&nobody);
     let event = match current.by {
-        Turn::Event { number, .. } => Some(Slot::Received(number)),
+        Turn::Event { number, .. } => Some(PayloadSlot::Received(number)),
         _ => None,
     };
-    let context = (machine.context > 0).then_some(Slot::Context(machine.context));
+    let context = (machine.context > 0).then_some(PayloadSlot::Context(machine.context));
     let kept = plan.step(action).after.iter().filter(|&&before| {
         plan.step(before).keeps_result
             && state.step(before).phase == Phase::Completed
             && current.asked.iter().any(|asked| asked.action == before)
     });
-    let results: Vec<(&str, Slot)> =
-        kept.map(|&before| (&*plan.step(before).name, Slot::Result(state.address(before)))).collect();
+    let results: Vec<(&str, PayloadSlot)> =
+        kept.map(|&before| (&*plan.step(before).name, PayloadSlot::Result(state.address(before)))).collect();
     let slots = event.into_iter().chain(context).chain(results.iter().map(|(_, slot)| *slot));
-    let missing: Vec<Slot> = slots.filter(|slot| !payloads.contains_key(slot)).collect();
+    let missing: Vec<PayloadSlot> = slots.filter(|slot| !payloads.contains_key(slot)).collect();
     if !missing.is_empty() {
         return Err(missing);
     }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{Ended, RunState};
 use crate::definition::Priority;
-use crate::event::{Event, EventType, Slot};
+use crate::event::{Event, EventType, PayloadSlot};
 use crate::json::Json;
 use crate::machine::Turn;
 use crate::plan::Plan;
@@ -179,17 +179,19 @@ impl Fact {
     }
 
     /// Where the payload of the event behind this fact is found again. `state` is that before the fact.
-    pub fn slot(self, plan: &Plan, state: &RunState) -> Option<Slot> {
+    pub fn slot(self, plan: &Plan, state: &RunState) -> Option<PayloadSlot> {
         match self {
-            Fact::Start { .. } => Some(Slot::Input),
+            Fact::Start { .. } => Some(PayloadSlot::Input),
             Fact::Completed { step, .. } if plan.step(step).keeps_result => {
-                Some(Slot::Result(state.address(step)))
+                Some(PayloadSlot::Result(state.address(step)))
             }
-            Fact::Failed { step, .. } => Some(Slot::Error(state.address(step))),
-            Fact::Emit { event } => Some(Slot::Emit(event)),
-            Fact::Received { number, .. } => Some(Slot::Received(number)),
-            Fact::Stood { transition, .. } => Some(Slot::Context(transition)),
-            Fact::Moved { context: true, .. } => Some(Slot::Context(state.of_machine().transition + 1)),
+            Fact::Failed { step, .. } => Some(PayloadSlot::Error(state.address(step))),
+            Fact::Emit { event } => Some(PayloadSlot::Emit(event)),
+            Fact::Received { number, .. } => Some(PayloadSlot::Received(number)),
+            Fact::Stood { transition, .. } => Some(PayloadSlot::Context(transition)),
+            Fact::Moved { context: true, .. } => {
+                Some(PayloadSlot::Context(state.of_machine().transition + 1))
+            }
             _ => None,
         }
     }

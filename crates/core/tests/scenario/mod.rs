@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::decide::{
-    AddJob, AttemptFailure, AttemptLog, Decided, Decision, Finish, Inherited, Input, Job, Known, Missing,
-    Moment, OtherJobs, Refusal, Retryable, Sender, Start, decide,
+    AddJob, AttemptFailure, AttemptLog, DecideInput, Decided, Decision, Finish, Inherited, Job, Known,
+    Missing, Moment, OtherJobs, Refusal, Retryable, Sender, Start, decide,
 };
 use flowline_core::definition::{Definition, Format, read};
-use flowline_core::event::{AttemptOf, Event, EventType, NewEvent, Slot};
+use flowline_core::event::{AttemptOf, Event, EventType, NewEvent, PayloadSlot};
 use flowline_core::limits::Limits;
 use flowline_core::receipt::ReceiptChange;
 use flowline_core::report::ReportDigests;
@@ -76,7 +76,7 @@ pub struct Scenario {
     pub retained: Retained,
     pub transcript: String,
     run: RunId,
-    slots: BTreeMap<Slot, Json>,
+    slots: BTreeMap<PayloadSlot, Json>,
     begun: BTreeSet<(u32, u32)>,
 }
 
@@ -143,7 +143,7 @@ impl Scenario {
     }
 
     pub fn start_with(&mut self, start: Start) -> Came {
-        self.apply(Input::Start(Box::new(start)))
+        self.apply(DecideInput::Start(Box::new(start)))
     }
 
     /// Claims a step's job, as a worker does before it reports anything.
@@ -157,7 +157,7 @@ impl Scenario {
         if self.state.step(step).phase == Phase::Delayed {
             let due = self.jobs[&step].due;
             self.now = self.now.max(due);
-            self.apply(Input::Started { step, attempt, data });
+            self.apply(DecideInput::Started { step, attempt, data });
         } else if self.begun.insert((step, attempt)) {
             let name = self.plan.step(step).name.clone();
             self.append(NewEvent::step(EventType::StepStarted, &name, attempt, Some(data)));
@@ -172,7 +172,7 @@ impl Scenario {
 
     pub fn done_at(&mut self, step: &str, attempt: u32, result: &str, emits: &[(&str, &str)]) -> Came {
         let emits = emits.iter().map(|(name, payload)| ((*name).to_owned(), json(payload))).collect();
-        self.apply(Input::Done { step: self.index(step), attempt, result: json(result), emits })
+        self.apply(DecideInput::Done { step: self.index(step), attempt, result: json(result), emits })
     }
 
     /// An attempt that fails and leaves it to its policy whether it is repeated.
@@ -182,27 +182,27 @@ impl Scenario {
 
     pub fn fail_with(&mut self, step: &str, failure: AttemptFailure) -> Came {
         let attempt = self.claim(step);
-        self.apply(Input::Failed { step: self.index(step), attempt, failure })
+        self.apply(DecideInput::Failed { step: self.index(step), attempt, failure })
     }
 
     pub fn lose(&mut self, step: &str) -> Came {
         let attempt = self.claim(step);
-        self.apply(Input::LeaseLost { step: self.index(step), attempt, released: false })
+        self.apply(DecideInput::LeaseLost { step: self.index(step), attempt, released: false })
     }
 
     pub fn release(&mut self, step: &str) -> Came {
         let attempt = self.claim(step);
-        self.apply(Input::LeaseLost { step: self.index(step), attempt, released: true })
+        self.apply(DecideInput::LeaseLost { step: self.index(step), attempt, released: true })
     }
 
     pub fn emit_now(&mut self, step: &str, name: &str, payload: &str) -> Came {
         let attempt = self.claim(step);
         let (name, payload) = (name.to_owned(), json(payload));
-        self.apply(Input::EmitNow { step: self.index(step), attempt, name, payload })
+        self.apply(DecideInput::EmitNow { step: self.index(step), attempt, name, payload })
     }
 
     pub fn send(&mut self, name: &str, payload: &str) -> Came {
-        self.apply(Input::External {
+        self.apply(DecideInput::External {
             name: name.to_owned(),
             payload: json(payload),
             event_id: None,
@@ -216,7 +216,7 @@ impl Scenario {
         let sender =
             Sender { user: Some("u1".to_owned()).filter(|_| !roles.is_empty()), roles, sent_by: None };
         let (name, payload, event_id) = (name.to_owned(), json(payload), Some(id.to_owned()));
-        self.apply(Input::External { name, payload, event_id, sender })
+        self.apply(DecideInput::External { name, payload, event_id, sender })
     }
 
     /// The one timer that is set runs out, this long after its time.
@@ -225,8 +225,8 @@ impl Scenario {
         let (number, due) = (job.attempt, job.due);
         self.now = self.now.max(due + late);
         match timer {
-            u32::MAX => self.apply(Input::Begin),
-            timer => self.apply(Input::TimerDue { timer, number, due }),
+            u32::MAX => self.apply(DecideInput::Begin),
+            timer => self.apply(DecideInput::TimerDue { timer, number, due }),
         }
     }
 
@@ -236,24 +236,24 @@ impl Scenario {
     }
 
     pub fn cancel(&mut self) -> Came {
-        self.apply(Input::Cancel { reason: None })
+        self.apply(DecideInput::Cancel { reason: None })
     }
 
     pub fn pause(&mut self) -> Came {
-        self.apply(Input::Pause)
+        self.apply(DecideInput::Pause)
     }
 
     pub fn resume(&mut self) -> Came {
-        self.apply(Input::Resume)
+        self.apply(DecideInput::Resume)
     }
 
     pub fn time_out(&mut self) -> Came {
         self.now = self.now.max(self.timer.as_ref().expect("the run has a time-out").due);
-        self.apply(Input::TimedOut)
+        self.apply(DecideInput::TimedOut)
     }
 
     pub fn finish(&mut self, finish: Finish) -> Came {
-        self.apply(Input::Finish(finish))
+        self.apply(DecideInput::Finish(finish))
     }
 
     pub fn wait(&mut self, ms: u64) {
@@ -315,11 +315,11 @@ impl Scenario {
             match (event.kind, of) {
                 (EventType::Emit, of) => {
                     let name = data.value()["name"].as_str().expect("a name").to_owned();
-                    let payload = Slot::Emit(0).open(data);
+                    let payload = PayloadSlot::Emit(0).open(data);
                     inherited.push(Inherited::Emit { of, name, payload });
                 }
                 (EventType::StepCompleted, Some((step, attempt))) => {
-                    let result = Slot::Result(0).open(data);
+                    let result = PayloadSlot::Result(0).open(data);
                     inherited.push(Inherited::Completed { step, attempt, result });
                 }
                 _ => {}
@@ -329,7 +329,7 @@ impl Scenario {
     }
 
     /// Decides on an input, makes the decision durable, and checks what must always hold.
-    pub fn apply(&mut self, input: Input) -> Came {
+    pub fn apply(&mut self, input: DecideInput) -> Came {
         self.transcript += &format!("> {}\n", self.show_input(&input).trim_end());
         let came = self.ask(&input);
         match &came {
@@ -352,7 +352,7 @@ impl Scenario {
     }
 
     /// Calls `decide`, answering what it asks for as a store would.
-    fn ask(&mut self, input: &Input) -> Came {
+    fn ask(&mut self, input: &DecideInput) -> Came {
         let mut known = Known::default();
         for _ in 0..10 {
             let moment = Moment { run: &self.run, created_at: EPOCH, now: self.now, limits: self.limits };
@@ -419,14 +419,17 @@ impl Scenario {
         self.log.push(Event::stored(&self.run, &self.plan.flow, &Tenant::default(), seq, ms, new));
     }
 
-    fn commit(&mut self, input: &Input, decision: &Decision) {
-        if let Input::TimerDue { timer, .. } = input {
+    fn commit(&mut self, input: &DecideInput, decision: &Decision) {
+        if let DecideInput::TimerDue { timer, .. } = input {
             self.timers.remove(timer);
         }
-        if let Input::Begin = input {
+        if let DecideInput::Begin = input {
             self.timers.remove(&u32::MAX);
         }
-        if let Input::Done { step, .. } | Input::Failed { step, .. } | Input::LeaseLost { step, .. } = input {
+        if let DecideInput::Done { step, .. }
+        | DecideInput::Failed { step, .. }
+        | DecideInput::LeaseLost { step, .. } = input
+        {
             self.jobs.remove(step);
             self.leased.remove(step);
         }

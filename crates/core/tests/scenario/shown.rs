@@ -1,35 +1,35 @@
 //! The transcript: each input, and what was decided.
 
-use flowline_core::decide::{Decision, Input, Job, OtherJobs};
+use flowline_core::decide::{DecideInput, Decision, Job, OtherJobs};
 use flowline_core::receipt::ReceiptChange;
 
 use super::Scenario;
 
 impl Scenario {
-    pub(super) fn show_input(&self, input: &Input) -> String {
+    pub(super) fn show_input(&self, input: &DecideInput) -> String {
         let name = |step: &u32, attempt: &u32| format!("{}#{attempt}", self.plan.step(*step).name);
         match input {
-            Input::Start(start) => format!("start {}", start.input),
-            Input::Started { step, attempt, .. } => format!("started {}", name(step, attempt)),
-            Input::Done { step, attempt, result, emits } => {
+            DecideInput::Start(start) => format!("start {}", start.input),
+            DecideInput::Started { step, attempt, .. } => format!("started {}", name(step, attempt)),
+            DecideInput::Done { step, attempt, result, emits } => {
                 let emits: String =
                     emits.iter().map(|(name, payload)| format!(" {name}={payload}")).collect();
                 format!("done {} {result}{emits}", name(step, attempt))
             }
-            Input::Failed { step, attempt, failure } => {
+            DecideInput::Failed { step, attempt, failure } => {
                 let code = failure.code.as_deref().unwrap_or("-");
                 format!("failed {} {code} {:?}", name(step, attempt), failure.retry)
             }
-            Input::LeaseLost { step, attempt, released } => {
+            DecideInput::LeaseLost { step, attempt, released } => {
                 format!("{} {}", if *released { "released" } else { "lost" }, name(step, attempt))
             }
-            Input::EmitNow { step, attempt, name: event, payload } => {
+            DecideInput::EmitNow { step, attempt, name: event, payload } => {
                 format!("emit_now {} {event}={payload}", name(step, attempt))
             }
-            Input::External { name, payload, .. } => format!("send {name}={payload}"),
-            Input::TimerDue { timer, .. } => format!("timer {timer}"),
-            Input::Cancel { reason } => format!("cancel {}", reason.as_deref().unwrap_or_default()),
-            Input::Finish(finish) => format!("finish {finish:?}"),
+            DecideInput::External { name, payload, .. } => format!("send {name}={payload}"),
+            DecideInput::TimerDue { timer, .. } => format!("timer {timer}"),
+            DecideInput::Cancel { reason } => format!("cancel {}", reason.as_deref().unwrap_or_default()),
+            DecideInput::Finish(finish) => format!("finish {finish:?}"),
             other => format!("{other:?}").to_lowercase(),
         }
     }

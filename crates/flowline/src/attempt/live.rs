@@ -15,7 +15,7 @@ use flowline_store::{StateScope, StateSpace, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
 use super::record::{self, Record};
-use super::volume::{self, LogRoom, LogTally, Logged};
+use super::volume::{self, LogRoom, LogTally, LogVolume};
 use super::{ASK_AGAIN, Attempt, FLUSH, Launch, out_of_time_error};
 use crate::drive::host::Mail;
 use crate::drive::{DriverMessage, Reply};
@@ -39,7 +39,7 @@ pub(crate) struct LiveAttempt {
     inbox: mpsc::UnboundedSender<Mail>,
     record: Mutex<Record>,
     tally: Arc<LogTally>,
-    logged: Mutex<Logged>,
+    logged: Mutex<LogVolume>,
     /// Held while lines are on their way to the log, so that they land in order.
     flushing: tokio::sync::Mutex<()>,
 }

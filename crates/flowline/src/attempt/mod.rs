@@ -13,7 +13,7 @@ use flowline_core::event::{EventType, NewEvent};
 use flowline_core::ids::step_id;
 use flowline_core::json::{self, Json};
 use flowline_core::plan::PlanStep;
-use flowline_core::{Input, Plan, RunKey, Time};
+use flowline_core::{DecideInput, Plan, RunKey, Time};
 use flowline_store::{Extend, JobKey, Lane, LeaseUse, Token};
 
 use crate::step::{StepError, idempotency_key};
@@ -105,8 +105,8 @@ impl Attempt {
     }
 
     /// What tells its run that it waits no longer, with the `data` of `step.started`.
-    pub fn end_wait(&self, data: Json) -> (Input, LeaseUse) {
-        (Input::Started { step: self.step, attempt: self.number, data }, self.keep(1))
+    pub fn end_wait(&self, data: Json) -> (DecideInput, LeaseUse) {
+        (DecideInput::Started { step: self.step, attempt: self.number, data }, self.keep(1))
     }
 
     /// Its span; `None` if its trace is not recorded.

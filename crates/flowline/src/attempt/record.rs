@@ -9,8 +9,8 @@ use std::time::Duration;
 use flowline_core::definition::Cleanup;
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::json::{self, Json};
-use flowline_core::{Input, Time, limits};
-use flowline_store::{Append, AppendError, AttemptLine, StateChange, StateEdit, StateScope};
+use flowline_core::{DecideInput, Time, limits};
+use flowline_store::{Append, AppendError, AppendLine, StateChange, StateEdit, StateScope};
 
 use super::{Attempt, FirstLine, Launch, started_data};
 use crate::ledger::{InputEntry, InputOutcome};
@@ -21,9 +21,9 @@ use crate::step::{Level, StepError};
 pub struct Record {
     attempt: Attempt,
     /// Lines that are not in the log yet.
-    lines: Vec<AttemptLine>,
+    lines: Vec<AppendLine>,
     /// Lines on their way to the log with an emit.
-    sent: Vec<AttemptLine>,
+    sent: Vec<AppendLine>,
     /// Lines that are in the log, as far as is known.
     written: u32,
     /// Whether lines that wait may be in the log already.
@@ -42,7 +42,7 @@ impl Record {
         if !written {
             let data = started_data(instance, instance, Some(began));
             let event = record.attempt.event(EventType::StepStarted, data);
-            record.lines.push(AttemptLine { event, state: None });
+            record.lines.push(AppendLine { event, state: None });
         }
         record
     }
@@ -87,7 +87,7 @@ impl Record {
     /// Adds a line made by [`log_data`].
     pub fn log_line(&mut self, data: Json) {
         let event = self.attempt.event(EventType::Log, data);
-        self.lines.push(AttemptLine { event, state: None });
+        self.lines.push(AppendLine { event, state: None });
     }
 
     /// Changes key-value state, or with no value deletes it. The line must be appended at once: it may not ride with
@@ -108,7 +108,7 @@ impl Record {
         let operation = if value.is_some() { "set" } else { "delete" };
         let event = self.state_event(operation, &scope, key, value.as_ref(), ttl);
         let state = Some(StateChange { scope, edit: StateEdit::new(key, value, ttl) });
-        self.lines.push(AttemptLine { event, state });
+        self.lines.push(AppendLine { event, state });
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Record {
     pub fn get(&mut self, scope: &StateScope, key: &str) -> Result<(), StepError> {
         check_state(scope, key)?;
         let event = self.state_event("get", scope, key, None, None);
-        self.lines.push(AttemptLine { event, state: None });
+        self.lines.push(AppendLine { event, state: None });
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Record {
     pub fn emit_now<R>(&mut self, name: &str, payload: Json, reply: R) -> InputEntry<R> {
         self.sent = std::mem::take(&mut self.lines);
         let (step, attempt) = (self.attempt.step, self.attempt.number);
-        let input = Input::EmitNow { step, attempt, name: name.to_owned(), payload };
+        let input = DecideInput::EmitNow { step, attempt, name: name.to_owned(), payload };
         let lease = self.attempt.keep(self.sent.len() as u32);
         let lines = self.sent.iter().map(|line| line.event.clone()).collect();
         InputEntry::new(input, lines, Some(lease), reply)
@@ -196,8 +196,8 @@ impl Record {
         let (step, attempt) = (self.attempt.step, self.attempt.number);
         let emits = std::mem::take(&mut self.emits);
         let input = match self.broken.take().map_or(outcome, Err) {
-            Ok(result) => Input::Done { step, attempt, result, emits },
-            Err(StepError(failure)) => Input::Failed { step, attempt, failure },
+            Ok(result) => DecideInput::Done { step, attempt, result, emits },
+            Err(StepError(failure)) => DecideInput::Failed { step, attempt, failure },
         };
         let lines = std::mem::take(&mut self.lines).into_iter().map(|line| line.event).collect();
         InputEntry::new(input, lines, Some(self.attempt.finish()), reply)

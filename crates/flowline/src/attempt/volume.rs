@@ -45,7 +45,7 @@ impl LogTally {
 
 /// What one attempt has logged.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Logged {
+pub struct LogVolume {
     bytes: usize,
     cut: bool,
 }
@@ -60,7 +60,7 @@ pub enum LogRoom {
     Over,
 }
 
-impl Logged {
+impl LogVolume {
     /// Whether no more lines fit.
     pub fn is_cut(&self) -> bool {
         self.cut
@@ -122,31 +122,31 @@ mod tests {
     fn an_attempt_and_a_run_have_a_limit_each_and_are_cut_once() {
         let limits = Limits { log: 100, run_log: 150, ..Limits::default() };
         let (tally, one) = (LogTally::default(), run(1));
-        let mut first = Logged::default();
+        let mut first = LogVolume::default();
         assert_eq!(first.ask(&tally, &one, 100, &limits), LogRoom::Fits);
         assert_eq!(first.ask(&tally, &one, 1, &limits), LogRoom::Cut(limits.log()));
         assert_eq!(first.ask(&tally, &one, 1, &limits), LogRoom::Over);
-        let mut second = Logged::default();
+        let mut second = LogVolume::default();
         assert_eq!(second.ask(&tally, &one, 50, &limits), LogRoom::Fits);
         assert_eq!(second.ask(&tally, &one, 1, &limits), LogRoom::Cut(limits.run_log()));
-        assert_eq!(Logged::default().ask(&tally, &run(2), 100, &limits), LogRoom::Fits);
+        assert_eq!(LogVolume::default().ask(&tally, &run(2), 100, &limits), LogRoom::Fits);
     }
 
     #[test]
     fn a_run_is_not_forgotten_among_a_few_others() {
         let limits = Limits { log: 100, run_log: 100, ..Limits::default() };
         let tally = LogTally::default();
-        assert_eq!(Logged::default().ask(&tally, &run(0), 100, &limits), LogRoom::Fits);
+        assert_eq!(LogVolume::default().ask(&tally, &run(0), 100, &limits), LogRoom::Fits);
         for other in 1..REMEMBERED {
-            assert_eq!(Logged::default().ask(&tally, &run(other), 1, &limits), LogRoom::Fits);
+            assert_eq!(LogVolume::default().ask(&tally, &run(other), 1, &limits), LogRoom::Fits);
         }
-        assert!(matches!(Logged::default().ask(&tally, &run(0), 1, &limits), LogRoom::Cut(_)));
+        assert!(matches!(LogVolume::default().ask(&tally, &run(0), 1, &limits), LogRoom::Cut(_)));
         let known = || {
             let runs = tally.runs.lock().expect("no panic");
             runs.young.len() + runs.old.len()
         };
         for other in 0..10 * REMEMBERED {
-            Logged::default().ask(&tally, &run(other), 1, &limits);
+            LogVolume::default().ask(&tally, &run(other), 1, &limits);
         }
         assert!(known() <= 2 * REMEMBERED, "{}", known());
     }

@@ -7,7 +7,7 @@ use flowline_core::{RunKey, Status};
 use flowline_store::job::REMOTE;
 use flowline_store::{CommitError, Committed, LeaseUse, StoreError, Token};
 
-use super::{Action, BATCH, Driver, FLIGHTS, RETRY_STORE, Reply, RunEnd, StoreCall};
+use super::{BATCH, Driver, DriverOrder, FLIGHTS, RETRY_STORE, Reply, RunEnd, StoreCall};
 use crate::attempt::{FirstLine, Launch};
 use crate::ledger::{Batch, HandedOff, InputOutcome, Unused};
 use crate::meters::count;
@@ -106,7 +106,7 @@ impl<R> Driver<R> {
     fn take_over(&mut self, handed: HandedOff) {
         self.meters.queue_wait.observe(Duration::ZERO);
         if *handed.attempt.planned().need == *REMOTE {
-            return self.actions.push(Action::HandOff(handed));
+            return self.actions.push(DriverOrder::HandOff(handed));
         }
         match handed.launch() {
             Ok(launch) => self.launch(launch),
@@ -117,7 +117,7 @@ impl<R> Driver<R> {
     /// A run has ended: tells those who wait, and stops its attempts.
     fn ended(&mut self, run: &RunKey, ended: RunEnd) {
         let alone = ended.status == Status::Completed && self.attempts.is_empty();
-        self.actions.push(Action::Ended(run.clone(), ended));
+        self.actions.push(DriverOrder::Ended(run.clone(), ended));
         if alone {
             return;
         }
@@ -162,11 +162,11 @@ impl<R> Driver<R> {
             }
             match reply {
                 Reply::None => {}
-                Reply::Slot(token, caller) => {
+                Reply::PayloadSlot(token, caller) => {
                     self.ended_attempt(token);
-                    self.actions.extend(caller.map(|caller| Action::Reply(caller, outcome)));
+                    self.actions.extend(caller.map(|caller| DriverOrder::Reply(caller, outcome)));
                 }
-                Reply::Caller(caller) => self.actions.push(Action::Reply(caller, outcome)),
+                Reply::Caller(caller) => self.actions.push(DriverOrder::Reply(caller, outcome)),
                 Reply::Launch(launch) => match outcome {
                     // Applied before: by a commit of its own whose outcome was unknown.
                     InputOutcome::Committed { .. } | InputOutcome::Applied { .. } => {

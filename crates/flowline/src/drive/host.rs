@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::{Action, BATCH, Driver, DriverMessage, Meters, RunEnd, StoreCall};
+use super::{BATCH, Driver, DriverMessage, DriverOrder, Meters, RunEnd, StoreCall};
 use crate::attempt::live::Workplace;
 use crate::attempt::volume::LogTally;
 use crate::config::Config;
@@ -208,12 +208,12 @@ impl Host {
         let mut unheard = Vec::new();
         for action in self.driver.actions() {
             match action {
-                Action::Call(call) => {
+                DriverOrder::Call(call) => {
                     let (store, plans) = (self.store.clone(), self.plans.clone());
                     self.tasks.spawn(ask(call, store, plans, self.inbox.clone(), self.meters.clone()));
                 }
-                Action::HandOff(handed) => unheard.extend(self.seats.hand_off(handed).err()),
-                Action::Launch(launch, began) => {
+                DriverOrder::HandOff(handed) => unheard.extend(self.seats.hand_off(handed).err()),
+                DriverOrder::Launch(launch, began) => {
                     let token = launch.attempt.token;
                     let runner = self.runners.get(&launch.attempt.planned().need);
                     let place = Workplace {
@@ -226,23 +226,23 @@ impl Host {
                     };
                     self.attempts.insert(token, self.tasks.spawn(launch.run(runner, place, began)));
                 }
-                Action::Stop(token) => {
+                DriverOrder::Stop(token) => {
                     if let Some(attempt) = self.attempts.remove(&token) {
                         attempt.abort();
                     }
                 }
-                Action::Reply(InputCaller { reply, ended }, outcome) => {
+                DriverOrder::Reply(InputCaller { reply, ended }, outcome) => {
                     if let (Some((run, waiter)), InputOutcome::Committed { .. }) = (ended, &outcome) {
                         self.waiters.entry(run).or_default().push(waiter);
                     }
                     drop(reply.send(outcome));
                 }
-                Action::Ended(run, ended) => {
+                DriverOrder::Ended(run, ended) => {
                     for waiter in self.waiters.remove(&run).unwrap_or_default() {
                         let _ = waiter.send(ended.clone());
                     }
                 }
-                Action::Trouble(trouble) => {
+                DriverOrder::Trouble(trouble) => {
                     let instance = &*self.name;
                     match &trouble {
                         Some(error) => {

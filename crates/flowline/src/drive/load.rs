@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{Json, RunKey};
 use flowline_store::{LeasedJob, Snapshot, Store, StoreError};
 
@@ -15,11 +15,12 @@ use crate::trace;
 pub(super) async fn payloads(
     store: &dyn Store,
     run: &RunKey,
-    slots: Vec<Slot>,
-) -> Result<Vec<(Slot, Json)>, StoreError> {
+    slots: Vec<PayloadSlot>,
+) -> Result<Vec<(PayloadSlot, Json)>, StoreError> {
     let found = store.payloads(run, &slots).await?;
-    let open =
-        |(slot, data): (Slot, Option<Json>)| (slot, data.map_or_else(Json::null, |data| slot.open(&data)));
+    let open = |(slot, data): (PayloadSlot, Option<Json>)| {
+        (slot, data.map_or_else(Json::null, |data| slot.open(&data)))
+    };
     Ok(slots.into_iter().zip(found).map(open).collect())
 }
 

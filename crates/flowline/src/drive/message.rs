@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::decide::{Learned, Missing, Start};
-use flowline_core::{Input, Plan, RunKey, Time};
+use flowline_core::{DecideInput, Plan, RunKey, Time};
 use flowline_store::{
     Claim, Claimed, Commit, CommitError, Committed, Extend, Extended, LeasedJob, StoreError, Swept, Token,
 };
@@ -31,12 +31,12 @@ pub enum DriverMessage<R> {
 
 impl<R> DriverMessage<R> {
     /// An input from outside for a run.
-    pub fn input(run: RunKey, input: Input, caller: R) -> DriverMessage<R> {
+    pub fn input(run: RunKey, input: DecideInput, caller: R) -> DriverMessage<R> {
         DriverMessage::Offer(run, InputEntry::new(input, Vec::new(), None, Reply::Caller(caller)))
     }
 
     /// Like [`DriverMessage::input`], of an event with a new id.
-    pub fn new_event(run: RunKey, input: Input, caller: R) -> DriverMessage<R> {
+    pub fn new_event(run: RunKey, input: DecideInput, caller: R) -> DriverMessage<R> {
         let entry = InputEntry::new(input, Vec::new(), None, Reply::Caller(caller));
         DriverMessage::Offer(run, entry.with_fresh_id())
     }
@@ -49,7 +49,7 @@ impl<R> DriverMessage<R> {
 
 /// Something that a driver wants done.
 #[derive(Debug)]
-pub enum Action<R> {
+pub enum DriverOrder<R> {
     /// Ask the store. The answer comes back as [`DriverMessage::Answer`].
     Call(StoreCall),
     /// Run this attempt. The time is now by the store's clock.
@@ -111,5 +111,5 @@ pub enum Reply<R> {
     /// Start this attempt once its `step.started` is in the log.
     Launch(Box<Launch>),
     /// The slot of this attempt becomes free; and the caller, if there is one.
-    Slot(Token, Option<R>),
+    PayloadSlot(Token, Option<R>),
 }

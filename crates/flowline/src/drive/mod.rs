@@ -1,6 +1,6 @@
 //! One instance as a state machine: its ledger, slots, attempts and timers.
 //!
-//! A [`Driver`] takes [`DriverMessage`]s, each with the local time at which it arrived, and asks for [`Action`]s. It
+//! A [`Driver`] takes [`DriverMessage`]s, each with the local time at which it arrived, and asks for [`DriverOrder`]s. It
 //! does no I/O, reads no clock, spawns nothing and draws no random numbers, so the same messages at the same times lead
 //! to the same actions, under tokio ([`host`]) as well as in the simulator.
 //!
@@ -33,7 +33,7 @@ pub use crate::ledger::RunEnd;
 pub use crate::meters::Meters;
 pub(crate) use call::look_up;
 pub(crate) use load::{prepare, see};
-pub use message::{Action, DriverMessage, Prepared, Reply, StoreCall, StoreReply};
+pub use message::{DriverMessage, DriverOrder, Prepared, Reply, StoreCall, StoreReply};
 
 /// Batches of commits on their way to the store at once.
 const FLIGHTS: usize = 16;
@@ -55,7 +55,7 @@ pub struct Driver<R> {
     attempts: BTreeMap<Token, Attempt>,
     /// Queues of attempts that are over and whose outcomes are not decided on yet.
     ending: BTreeMap<Token, Arc<str>>,
-    actions: Vec<Action<R>>,
+    actions: Vec<DriverOrder<R>>,
     now: Duration,
     clock: StoreClock,
     /// Its name, as JSON.
@@ -227,7 +227,7 @@ impl<R> Driver<R> {
     }
 
     /// What it wants done, in order.
-    pub fn actions(&mut self) -> std::vec::Drain<'_, Action<R>> {
+    pub fn actions(&mut self) -> std::vec::Drain<'_, DriverOrder<R>> {
         self.actions.drain(..)
     }
 
@@ -286,7 +286,7 @@ impl<R> Driver<R> {
     fn tell_trouble(&mut self, trouble: Option<StoreError>) {
         if self.told_trouble != trouble {
             self.told_trouble = trouble.clone();
-            self.actions.push(Action::Trouble(trouble));
+            self.actions.push(DriverOrder::Trouble(trouble));
         }
     }
 
@@ -327,14 +327,14 @@ impl<R> Driver<R> {
     }
 
     fn call(&mut self, call: StoreCall) {
-        self.actions.push(Action::Call(call));
+        self.actions.push(DriverOrder::Call(call));
     }
 
     /// The drain time is over: stops what's still running and gives it back.
     fn give_back(&mut self) {
         let mut leases = Vec::with_capacity(self.attempts.len());
         for (token, attempt) in std::mem::take(&mut self.attempts) {
-            self.actions.push(Action::Stop(token));
+            self.actions.push(DriverOrder::Stop(token));
             leases.push(attempt.lease());
         }
         self.call(StoreCall::Release(leases));

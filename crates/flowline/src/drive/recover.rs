@@ -1,7 +1,7 @@
 //! Recovery: extends the leases of running attempts, and turns expired ones into inputs of their runs.
 
 use flowline_core::event::{EventType, NewEvent};
-use flowline_core::{Input, RunKey, json};
+use flowline_core::{DecideInput, RunKey, json};
 use flowline_store::{ExpiredLease, Extend, JobKey, LeaseUse, StoreError, Swept};
 
 use super::{Ahead, Driver, Reply, SWEEP, StoreCall};
@@ -80,7 +80,7 @@ fn recover<R>(lease: ExpiredLease) -> (RunKey, InputEntry<Reply<R>>) {
         JobKey::Step(step) => step,
         JobKey::Timer(_) => u32::MAX,
     };
-    let input = Input::LeaseLost { step, attempt, released: lease.released || unheard };
+    let input = DecideInput::LeaseLost { step, attempt, released: lease.released || unheard };
     let expired = LeaseUse::Expired { key: lease.key, attempt, token: lease.token, lines: lease.lines };
     (lease.run, InputEntry::new(input, lines, Some(expired), Reply::None))
 }

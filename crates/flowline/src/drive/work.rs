@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use flowline_core::{RunKey, Time};
 use flowline_store::{Claimed, Extend, LeasedJob, StoreError, Token};
 
-use super::{Action, Driver, LOOK, Prepared, Reply, StoreCall};
+use super::{Driver, DriverOrder, LOOK, Prepared, Reply, StoreCall};
 use crate::attempt::{FirstLine, Launch, started_data};
 use crate::config::InstanceRole;
 use crate::ledger::InputEntry;
@@ -118,7 +118,7 @@ impl<R> Driver<R> {
         }
         self.attempts.insert(launch.attempt.token, launch.attempt.clone());
         let now = self.store_now();
-        self.actions.push(Action::Launch(launch, now));
+        self.actions.push(DriverOrder::Launch(launch, now));
     }
 
     /// An attempt is over. Until its outcome is decided its slot is kept for the steps that follow: handed over they take one
@@ -134,7 +134,7 @@ impl<R> Driver<R> {
                 Reply::Caller(caller) => Some(caller),
                 _ => None,
             };
-            entry.reply = Reply::Slot(token, caller);
+            entry.reply = Reply::PayloadSlot(token, caller);
         } else if self.meters.conflicts.load(Ordering::Relaxed) > 0 {
             // A remote worker's: what came before may have gone through another instance.
             self.ledger.doubt(&run);
@@ -165,7 +165,7 @@ impl<R> Driver<R> {
     /// The lease of an attempt is gone: the attempt is stopped, and reports nothing.
     pub(super) fn lost(&mut self, token: Token) {
         if let Some(attempt) = self.attempts.remove(&token) {
-            self.actions.push(Action::Stop(token));
+            self.actions.push(DriverOrder::Stop(token));
             self.free(attempt.queue());
         }
     }

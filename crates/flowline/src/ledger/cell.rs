@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use flowline_core::decide::{Known, Learned, Moment};
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
 use flowline_core::{Decided, Json, Plan, RunKey, RunState, Time, decide};
@@ -41,7 +41,7 @@ pub(super) enum InFlight<R> {
 pub(super) struct Flight<R> {
     pub(super) entries: Vec<InputEntry<R>>,
     pub(super) after: Seen,
-    pub(super) payloads: BTreeMap<Slot, Json>,
+    pub(super) payloads: BTreeMap<PayloadSlot, Json>,
     pub(super) handoffs: Vec<(u32, u32, Handoff)>,
     pub(super) waiting: Option<Time>,
     pub(super) terminal: Option<Json>,

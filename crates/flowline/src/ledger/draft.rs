@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use flowline_core::decide::{AddJob, Job, Known, OtherJobs};
 use flowline_core::definition::Cleanup;
-use flowline_core::event::{EventType, Slot};
+use flowline_core::event::{EventType, PayloadSlot};
 use flowline_core::machine::Turn;
-use flowline_core::{Decision, Input, Json, NewEvent, RunKey, Time};
+use flowline_core::{DecideInput, Decision, Json, NewEvent, RunKey, Time};
 use flowline_store::{Base, Commit, Failure, LeaseUse, Others, ReceiptChange};
 
 use super::cell::Flight;
@@ -25,7 +25,7 @@ pub(super) struct CommitDraft<'a, R> {
     add: Vec<AddJob>,
     others: OtherJobs,
     failure: Option<Failure>,
-    payloads: BTreeMap<Slot, Json>,
+    payloads: BTreeMap<PayloadSlot, Json>,
     receipts: BTreeMap<u32, ReceiptChange>,
     heard: Heard,
 }
@@ -51,7 +51,7 @@ impl<'a, R> CommitDraft<'a, R> {
 
     pub(super) fn known<'k>(&self, known: &'k Known, entry: &InputEntry<R>) -> Cow<'k, Known> {
         let event_id = match &entry.input {
-            Input::External { event_id: Some(id), .. } if self.seen.plan.machine.is_some() => Some(id),
+            DecideInput::External { event_id: Some(id), .. } if self.seen.plan.machine.is_some() => Some(id),
             _ => None,
         };
         if self.payloads.is_empty() && event_id.is_none() {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use flowline_core::decide::{Refusal, Start};
-use flowline_core::{Input, NewEvent, Plan, Status};
+use flowline_core::{DecideInput, NewEvent, Plan, Status};
 use flowline_store::{LeaseUse, StoreError};
 
 /// An input on its way into a run. `R` is whatever the caller wants back with the outcome.
 #[derive(Debug)]
 pub struct InputEntry<R> {
-    pub input: Input,
+    pub input: DecideInput,
     /// Lines of the attempt that are not in the log yet; written before the input's own events.
     pub lines: Vec<NewEvent>,
     /// The job that the input comes from, as the commit must find it.
@@ -24,19 +24,19 @@ pub struct InputEntry<R> {
 }
 
 impl<R> InputEntry<R> {
-    pub fn new(input: Input, lines: Vec<NewEvent>, lease: Option<LeaseUse>, reply: R) -> InputEntry<R> {
+    pub fn new(input: DecideInput, lines: Vec<NewEvent>, lease: Option<LeaseUse>, reply: R) -> InputEntry<R> {
         InputEntry { input, lines, lease, plan: None, reply, unsure: false, fresh: false }
     }
 
     /// The first input of a run that should not exist yet.
     pub fn start(plan: Arc<Plan>, start: Start, reply: R) -> InputEntry<R> {
-        let input = Input::Start(Box::new(start));
+        let input = DecideInput::Start(Box::new(start));
         InputEntry { plan: Some(plan), ..InputEntry::new(input, Vec::new(), None, reply) }
     }
 
     pub(super) fn as_start(&self) -> Option<(&Arc<Plan>, &Start)> {
         match (&self.plan, &self.input) {
-            (Some(plan), Input::Start(start)) => Some((plan, start)),
+            (Some(plan), DecideInput::Start(start)) => Some((plan, start)),
             _ => None,
         }
     }

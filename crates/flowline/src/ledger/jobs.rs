@@ -2,7 +2,7 @@
 
 use flowline_core::decide::{AddJob, Job};
 use flowline_core::run::{Phase, RunState};
-use flowline_core::{Input, Plan};
+use flowline_core::{DecideInput, Plan};
 use flowline_store::{DueTimer, Failure, Index, JobKey, Lane, NewJob};
 
 /// The number of the run's time-out among its timers.
@@ -43,13 +43,13 @@ pub fn job_key(job: Job) -> JobKey {
 }
 
 /// What a timer that is due means to its run.
-pub fn timer_input(timer: &DueTimer) -> Input {
+pub fn timer_input(timer: &DueTimer) -> DecideInput {
     match timer.key {
-        BEGIN => Input::Begin,
+        BEGIN => DecideInput::Begin,
         JobKey::Timer(n) if n >= FIRST_TIMER => {
-            Input::TimerDue { timer: n - FIRST_TIMER, number: timer.attempt, due: timer.due }
+            DecideInput::TimerDue { timer: n - FIRST_TIMER, number: timer.attempt, due: timer.due }
         }
-        _ => Input::TimedOut,
+        _ => DecideInput::TimedOut,
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::decide::{Known, Learned, Missing};
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::limits::Limits;
 use flowline_core::run::{Phase, RunState};
 use flowline_core::{Json, Plan, RunKey, Status, Tenant, Time};
@@ -158,7 +158,11 @@ impl Seen {
     }
 
     /// What starts the attempt of a leased job of the run; the payloads that are missing for it. A timer has no attempt.
-    pub fn launch(&self, job: &LeasedJob, payloads: &BTreeMap<Slot, Json>) -> Result<Launch, Vec<Slot>> {
+    pub fn launch(
+        &self,
+        job: &LeasedJob,
+        payloads: &BTreeMap<PayloadSlot, Json>,
+    ) -> Result<Launch, Vec<PayloadSlot>> {
         let JobKey::Step(step) = job.key else { return Err(Vec::new()) };
         let input = self.plan.input_of(step, &self.state, payloads)?;
         let first_line = match self.state.step(step).phase {

@@ -32,7 +32,7 @@ use flowline_core::{Json, Plan, RunKey};
 pub use flowline_store::job::REMOTE;
 use flowline_store::{StateScope, Token};
 
-use crate::attempt::volume::Logged;
+use crate::attempt::volume::LogVolume;
 use crate::engine::{Engine, EngineError};
 use crate::slots::Tokens;
 use crate::step::{Level, StepError};
@@ -175,7 +175,7 @@ pub(crate) struct Mind {
     /// Attempts whose first line is known to be in the log.
     begun: Mutex<HashSet<Token>>,
     /// What attempts have logged.
-    logged: Mutex<HashMap<Token, Logged>>,
+    logged: Mutex<HashMap<Token, LogVolume>>,
 }
 
 impl Default for Mind {
@@ -205,7 +205,7 @@ impl Mind {
     }
 
     /// What an attempt has logged, to be counted on.
-    fn logged<T>(&self, token: Token, count: impl FnOnce(&mut Logged) -> T) -> T {
+    fn logged<T>(&self, token: Token, count: impl FnOnce(&mut LogVolume) -> T) -> T {
         let mut logged = locked(&self.logged);
         if logged.len() >= KEPT && !logged.contains_key(&token) {
             logged.clear();

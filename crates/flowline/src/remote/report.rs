@@ -8,7 +8,7 @@ use std::time::Duration;
 use flowline_core::event::EventType;
 use flowline_core::limits::format_bytes;
 use flowline_core::{Json, RunKey, Time, json};
-use flowline_store::{Append, AttemptLine, EventQuery, Extend, Extended, Gone, StateSpace};
+use flowline_store::{Append, AppendLine, EventQuery, Extend, Extended, Gone, StateSpace};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
@@ -205,7 +205,7 @@ impl Remote {
             for event in &page.events {
                 let line = if there >= append.from_line { missing.next() } else { None };
                 let said = |data: &Option<Json>| data.as_ref().map(Json::value);
-                let differs = |line: &AttemptLine| {
+                let differs = |line: &AppendLine| {
                     line.event.kind != event.kind || said(&line.event.data) != said(&event.data)
                 };
                 if line.is_some_and(differs) {
@@ -426,7 +426,7 @@ impl WorkerAttempt {
             attempt: self.attempt.number,
             token: self.attempt.token,
             from_line: 0,
-            lines: vec![AttemptLine { event, state: None }],
+            lines: vec![AppendLine { event, state: None }],
         }
     }
 }

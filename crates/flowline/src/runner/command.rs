@@ -22,7 +22,7 @@ use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 
-use super::message::{self, Odd, State, StdoutLine};
+use super::message::{self, Odd, StateMessage, StdoutLine};
 use super::{Runner, StepFuture, stray};
 use crate::step::{Level, Step, StepError};
 
@@ -218,7 +218,7 @@ impl Child {
     /// Kills it and all that it started. What left its process group is looked for in the background.
     fn kill(&mut self) -> impl FnOnce() + Send + use<> {
         // While it lives, its descendants can be told from those of others.
-        let tree = self.process.id().map(stray::Tree::of).unwrap_or_default();
+        let tree = self.process.id().map(stray::ProcessTree::of).unwrap_or_default();
         // It may have ended by itself.
         let _ = self.process.start_kill();
         tree.kill();
@@ -434,9 +434,9 @@ impl Said {
         Ok(())
     }
 
-    async fn state(&self, listener: &impl Listener, state: State) -> Result<(), StepError> {
+    async fn state(&self, listener: &impl Listener, state: StateMessage) -> Result<(), StepError> {
         let scope = StateScope::from(state.scope.as_deref().unwrap_or("run"));
-        let State { set, delete, get, value, ttl, .. } = state;
+        let StateMessage { set, delete, get, value, ttl, .. } = state;
         match (set, delete, get, value) {
             (Some(key), None, None, value) => {
                 let value = value.unwrap_or_else(Json::null);

@@ -52,7 +52,7 @@ pub struct ProgramMessage {
     pub emit: Option<Emit>,
     pub emit_now: Option<Emit>,
     pub log: Option<Map<String, Value>>,
-    pub state: Option<State>,
+    pub state: Option<StateMessage>,
     #[serde(default, deserialize_with = "flowline_core::json::present")]
     pub result: Option<Json>,
     pub fail: Option<Fail>,
@@ -61,7 +61,7 @@ pub struct ProgramMessage {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct State {
+pub struct StateMessage {
     pub set: Option<String>,
     pub delete: Option<String>,
     pub get: Option<String>,
@@ -71,7 +71,7 @@ pub struct State {
     pub ttl: Option<String>,
 }
 
-impl State {
+impl StateMessage {
     fn asks(&self) -> bool {
         self.set.is_some() || self.delete.is_some() || self.get.is_some()
     }
@@ -168,7 +168,7 @@ fn odd(json: &Json, error: &serde_json::Error) -> Odd {
         (_, true) => Some(StepError::new(text)),
         (true, false) => Some(StepError::fatal(text)),
     };
-    let of_state = says("state", |part| part.to::<State>().is_ok_and(|state| state.asks()));
+    let of_state = says("state", |part| part.to::<StateMessage>().is_ok_and(|state| state.asks()));
     Odd::new(why, failure.map(|failure| failure.code("protocol")), of_state)
 }
 

@@ -8,7 +8,12 @@
 pub const MARK: &str = "FLOWLINE_PROCESS";
 
 #[cfg(target_os = "linux")]
-pub use linux::{Tree, hunt};
+pub use linux::hunt;
+
+/// A program with all that descends from it. By descriptors: a number could be another process's by now. Elsewhere than
+/// on Linux only the process group is known.
+#[derive(Debug, Default)]
+pub struct ProcessTree(#[cfg(target_os = "linux")] Vec<std::os::fd::OwnedFd>);
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -17,20 +22,16 @@ mod linux {
 
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-    use super::MARK;
+    use super::{MARK, ProcessTree};
 
     /// How often all processes are looked through: those that were found may have started others meanwhile.
     const ROUNDS: usize = 5;
     /// Processes that are followed; a program that started more is stopped by other means.
     const FOLLOWED: usize = 10_000;
 
-    /// A program with all that descends from it. By descriptors: a number could be another process's by now.
-    #[derive(Debug, Default)]
-    pub struct Tree(Vec<OwnedFd>);
-
-    impl Tree {
+    impl ProcessTree {
         /// Looks at a process that is alive, and at its children's children.
-        pub fn of(pid: u32) -> Tree {
+        pub fn of(pid: u32) -> ProcessTree {
             let (mut found, mut next) = (Vec::new(), vec![pid]);
             while let Some(pid) = next.pop() {
                 if found.len() >= FOLLOWED {
@@ -43,7 +44,7 @@ mod linux {
                     next.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
                 }
             }
-            Tree(found)
+            ProcessTree(found)
         }
 
         pub fn kill(&self) {
@@ -84,15 +85,10 @@ mod linux {
     }
 }
 
-/// Elsewhere only the process group is known.
 #[cfg(not(target_os = "linux"))]
-#[derive(Debug, Default)]
-pub struct Tree;
-
-#[cfg(not(target_os = "linux"))]
-impl Tree {
-    pub fn of(_: u32) -> Tree {
-        Tree
+impl ProcessTree {
+    pub fn of(_: u32) -> ProcessTree {
+        ProcessTree()
     }
 
     pub fn kill(&self) {}

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use flowline::RetryFrom;
-use flowline::core::{Input, Status, Time};
+use flowline::core::{DecideInput, Status, Time};
 use flowline::store::query::{MAX_PAGE, WantTotal};
 use flowline::store::{RunQuery, RunRow, Total};
 use flowline_api::runs::{BulkAction, BulkDone, BulkItem, BulkRequest};
@@ -114,9 +114,9 @@ async fn act(
             caller.engine.delete(&row.key()).await?;
             return Ok(BulkItem { changed: Some(true), ..item });
         }
-        BulkAction::Cancel => Input::Cancel { reason },
-        BulkAction::Pause => Input::Pause,
-        BulkAction::Resume => Input::Resume,
+        BulkAction::Cancel => DecideInput::Cancel { reason },
+        BulkAction::Pause => DecideInput::Pause,
+        BulkAction::Resume => DecideInput::Resume,
         BulkAction::Retry => {
             let request = caller.engine.again(&row.key(), from).await?;
             let handle = request.own_key(format!("retry:{}", row.run_id)).await?;

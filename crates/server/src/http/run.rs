@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use flowline::core::decide::Finish;
 use flowline::core::event::EventType;
-use flowline::core::{Input, Json as Raw, Status};
+use flowline::core::{DecideInput, Json as Raw, Status};
 use flowline::explain::explain;
 use flowline::store::query::{MAX_PAGE, PAGE};
 use flowline::store::{EventQuery, RunRow, StateSpace, Total};
@@ -205,7 +205,11 @@ async fn verify(caller: ApiCaller, params: Params) -> Result<Json<VerifyReport>,
 }
 
 /// Applies an input to a run that the caller may see.
-async fn apply(caller: &ApiCaller, params: &Params, input: Input) -> Result<Json<RunChanged>, ApiError> {
+async fn apply(
+    caller: &ApiCaller,
+    params: &Params,
+    input: DecideInput,
+) -> Result<Json<RunChanged>, ApiError> {
     let row = caller.row(params.path("run")).await?;
     let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;
     Ok(Json(RunChanged { run_id: row.run_id, changed, status }))
@@ -216,15 +220,15 @@ async fn cancel(
     params: Params,
     JsonBody(cancel): JsonBody<CancelRun>,
 ) -> Result<Json<RunChanged>, ApiError> {
-    apply(&caller, &params, Input::Cancel { reason: cancel.reason }).await
+    apply(&caller, &params, DecideInput::Cancel { reason: cancel.reason }).await
 }
 
 async fn pause(caller: ApiCaller, params: Params) -> Result<Json<RunChanged>, ApiError> {
-    apply(&caller, &params, Input::Pause).await
+    apply(&caller, &params, DecideInput::Pause).await
 }
 
 async fn resume(caller: ApiCaller, params: Params) -> Result<Json<RunChanged>, ApiError> {
-    apply(&caller, &params, Input::Resume).await
+    apply(&caller, &params, DecideInput::Resume).await
 }
 
 async fn complete(
@@ -233,7 +237,7 @@ async fn complete(
     JsonBody(given): JsonBody<CompleteRun>,
 ) -> Result<Json<RunChanged>, ApiError> {
     let result = given.result.unwrap_or_else(Raw::null);
-    apply(&caller, &params, Input::Finish(Finish::Completed { result })).await
+    apply(&caller, &params, DecideInput::Finish(Finish::Completed { result })).await
 }
 
 async fn fail(
@@ -241,7 +245,7 @@ async fn fail(
     params: Params,
     JsonBody(given): JsonBody<FailRun>,
 ) -> Result<Json<RunChanged>, ApiError> {
-    apply(&caller, &params, Input::Finish(Finish::Failed { error: given.error })).await
+    apply(&caller, &params, DecideInput::Finish(Finish::Failed { error: given.error })).await
 }
 
 fn place(retry: &RetryRun) -> Result<RetryFrom<'_>, ApiError> {

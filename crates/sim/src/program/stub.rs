@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flowline_core::definition::{Definition, Runner, Subscribes, TimerDefinition, When};
-use flowline_core::expr::{Expr, Scope};
+use flowline_core::expr::{Expr, GivenValues};
 use flowline_core::plan::PlanError;
 use flowline_core::{Json, Plan};
 use serde_json::{Value, json};
@@ -157,7 +157,7 @@ impl Stub {
 
     fn verdict(&self, step: usize, input: &Json, payloads: &BTreeMap<String, Json>) -> Verdict {
         let Some(condition) = &self.conditions[step] else { return Verdict::None };
-        let mut scope = Scope { input: Some(input.clone()), ..Scope::default() };
+        let mut scope = GivenValues { input: Some(input.clone()), ..GivenValues::default() };
         let definition = &self.definition.steps[step];
         for leaf in definition.subscribes.iter().flat_map(Subscribes::leaves) {
             if let Subscribes::Event(event) = leaf

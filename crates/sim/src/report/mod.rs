@@ -22,7 +22,7 @@ use states::StateSights;
 pub use cause::{How, Root};
 pub use path::LongestPath;
 pub(crate) use path::longest_try;
-pub use states::{Lost, StuckState};
+pub use states::{LostEvent, StuckState};
 
 /// One seed, as it went.
 #[derive(Debug, Clone, Copy)]

@@ -38,7 +38,7 @@ pub struct StuckState {
 
 /// An event that was taken in, and turned down in a state that answers it, because no condition held.
 #[derive(Debug, Clone, Serialize)]
-pub struct Lost {
+pub struct LostEvent {
     pub event: String,
     pub state: String,
     pub context: Value,
@@ -228,8 +228,8 @@ impl SimulationReport {
     }
 
     /// Events that can be lost to a guard.
-    pub fn lost(&self) -> Vec<Lost> {
-        let all = self.states.lost.iter().map(|((state, event), (sight, context))| Lost {
+    pub fn lost(&self) -> Vec<LostEvent> {
+        let all = self.states.lost.iter().map(|((state, event), (sight, context))| LostEvent {
             event: event.clone(),
             state: state.clone(),
             context: context.clone(),

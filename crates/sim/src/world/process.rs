@@ -6,13 +6,13 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use flowline::Config;
-use flowline::internal::{Action, Attempt, DriverMessage, Launch};
+use flowline::internal::{Attempt, DriverMessage, DriverOrder, Launch};
 use flowline_check::{AttemptReport, Effect, WorkerSlots};
 use flowline_core::{RunState, Time};
 use flowline_store::Token;
 
 use super::{Task, World};
-use crate::instance::{Instance, RunningAttempt, ended};
+use crate::instance::{RunningAttempt, SimInstance, ended};
 use crate::mishap::Mishap;
 use crate::shared::{BoxedFuture, FutureId, Life, TaskOwner, Ticket, WaitPlace, Wake};
 use crate::wire::Wire;
@@ -37,7 +37,7 @@ impl World {
         let slots = WorkerSlots { queues: BTreeMap::new(), elsewhere: config.slots };
         inner.effects.slots.insert(name, slots);
         drop(inner);
-        self.instances[instance] = Some(Instance::start(life, config, wire, rng, now, store_now));
+        self.instances[instance] = Some(SimInstance::start(life, config, wire, rng, now, store_now));
         self.turn(instance);
     }
 
@@ -157,7 +157,7 @@ impl World {
         loop {
             let Some(instance) = &mut self.instances[at] else { return };
             let more = instance.driver.pump();
-            let actions: Vec<Action<Ticket>> = instance.driver.actions().collect();
+            let actions: Vec<DriverOrder<Ticket>> = instance.driver.actions().collect();
             actions.into_iter().for_each(|action| self.carry_out(at, action));
             if !more {
                 break;
@@ -184,11 +184,11 @@ impl World {
         }
     }
 
-    pub(super) fn carry_out(&mut self, at: usize, action: Action<Ticket>) {
+    pub(super) fn carry_out(&mut self, at: usize, action: DriverOrder<Ticket>) {
         let Some(instance) = &self.instances[at] else { return };
         let (life, wire, plans) = (instance.life, instance.wire.clone(), instance.plans.clone());
         match action {
-            Action::Call(call) => {
+            DriverOrder::Call(call) => {
                 let shared = self.shared.clone();
                 let asked = async move {
                     if let Some(answer) = call.ask(&wire, &plans).await {
@@ -197,16 +197,16 @@ impl World {
                 };
                 self.spawn(TaskOwner::Life(life), Box::pin(asked));
             }
-            Action::Launch(launch, began) => self.launch(at, launch, began),
-            Action::Stop(token) => self.stop(at, token),
-            Action::Reply(ticket, outcome) => self.shared.lock().resolve(ticket, Some(outcome)),
-            Action::Ended(run, ended) => {
+            DriverOrder::Launch(launch, began) => self.launch(at, launch, began),
+            DriverOrder::Stop(token) => self.stop(at, token),
+            DriverOrder::Reply(ticket, outcome) => self.shared.lock().resolve(ticket, Some(outcome)),
+            DriverOrder::Ended(run, ended) => {
                 let name = &instance.name;
                 let what = || format!("sees run {} end {}", run.run, ended.status);
                 self.shared.lock().tell(|| name.to_string(), what);
             }
             // No remote worker waits in a simulated instance.
-            Action::HandOff(_) | Action::Trouble(_) => {}
+            DriverOrder::HandOff(_) | DriverOrder::Trouble(_) => {}
         }
     }
 

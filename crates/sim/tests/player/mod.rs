@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flowline_core::decide::{
-    AddJob, AttemptFailure, Decided, Decision, Finish, Inherited, Input, Job, Known, Missing, Moment,
+    AddJob, AttemptFailure, DecideInput, Decided, Decision, Finish, Inherited, Job, Known, Missing, Moment,
     OtherJobs, Retryable, Start, decide,
 };
-use flowline_core::event::{Event, EventType, NewEvent, Slot};
+use flowline_core::event::{Event, EventType, NewEvent, PayloadSlot};
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
 use flowline_core::{Json, Plan, RunId, RunState, Tenant, Time};
@@ -24,7 +24,7 @@ pub struct Player {
     pub log: Vec<Event>,
     id: RunId,
     now: Time,
-    slots: BTreeMap<Slot, Json>,
+    slots: BTreeMap<PayloadSlot, Json>,
     jobs: BTreeMap<u32, AddJob>,
     running: BTreeMap<u32, RunningAttempt>,
     /// What is to come, by time and then by the order in which it was planned.
@@ -119,18 +119,18 @@ impl Player {
         match next {
             Next::ClientOp(op) => self.op(op, parent),
             Next::Claim { step, attempt } => self.claim(program, run, step, attempt),
-            Next::TimeOut => drop(self.apply(&Input::TimedOut)),
+            Next::TimeOut => drop(self.apply(&DecideInput::TimedOut)),
             Next::Lose { step, attempt } => {
                 if self.is_running(step, attempt) {
                     self.running.remove(&step);
                     self.jobs.remove(&step);
                     let released = self.rng.u32(0..5) == 0;
-                    self.apply(&Input::LeaseLost { step, attempt, released });
+                    self.apply(&DecideInput::LeaseLost { step, attempt, released });
                 }
             }
             Next::Doing { step, attempt, doing } => {
                 if let (true, Doing::EmitNow(name, payload)) = (self.is_running(step, attempt), doing) {
-                    let came = self.apply(&Input::EmitNow { step, attempt, name, payload });
+                    let came = self.apply(&DecideInput::EmitNow { step, attempt, name, payload });
                     if matches!(came, Decided::Refused(_)) {
                         self.running.get_mut(&step).unwrap().refused = true;
                     }
@@ -150,7 +150,7 @@ impl Player {
 
     fn op(&mut self, op: ClientOp, parent: Option<&Player>) {
         let input = match op {
-            ClientOp::Start(start) => Input::Start(Box::new(Start {
+            ClientOp::Start(start) => DecideInput::Start(Box::new(Start {
                 at: (!start.delay.is_zero()).then(|| self.now + start.delay),
                 priority: start.priority,
                 ..Start::new(start.input)
@@ -159,16 +159,16 @@ impl Player {
                 let Some(parent) = parent.filter(|p| p.state.ended.is_some() && p.now <= self.now) else {
                     return;
                 };
-                Input::Start(Box::new(parent.repeat(from.as_deref())))
+                DecideInput::Start(Box::new(parent.repeat(from.as_deref())))
             }
             ClientOp::Send { event, payload, .. } => {
-                Input::External { name: event, payload, event_id: None, sender: Default::default() }
+                DecideInput::External { name: event, payload, event_id: None, sender: Default::default() }
             }
-            ClientOp::Pause { .. } => Input::Pause,
-            ClientOp::Resume { .. } => Input::Resume,
-            ClientOp::Cancel { .. } => Input::Cancel { reason: None },
-            ClientOp::Complete { result, .. } => Input::Finish(Finish::Completed { result }),
-            ClientOp::Fail { error, .. } => Input::Finish(Finish::Failed { error }),
+            ClientOp::Pause { .. } => DecideInput::Pause,
+            ClientOp::Resume { .. } => DecideInput::Resume,
+            ClientOp::Cancel { .. } => DecideInput::Cancel { reason: None },
+            ClientOp::Complete { result, .. } => DecideInput::Finish(Finish::Completed { result }),
+            ClientOp::Fail { error, .. } => DecideInput::Finish(Finish::Failed { error }),
             ClientOp::Play(_) | ClientOp::PauseQueue { .. } | ClientOp::ResumeQueue { .. } => return,
         };
         self.apply(&input);
@@ -183,7 +183,7 @@ impl Player {
         let act = program.act(run, step, state.tries);
         self.running.insert(step, RunningAttempt { attempt, act: act.clone(), refused: false });
         if state.phase == Phase::Delayed {
-            self.apply(&Input::Started { step, attempt, data: Json::null() });
+            self.apply(&DecideInput::Started { step, attempt, data: Json::null() });
         } else {
             let name = self.plan.step(step).name.clone();
             self.append(NewEvent::step(EventType::StepStarted, &name, attempt, None));
@@ -206,19 +206,19 @@ impl Player {
         let late = self.plan.step_definition(step).timeout.is_some_and(|timeout| act.takes > timeout);
         let failed = |code: Option<String>, retry: Retryable| {
             let failure = AttemptFailure { error: "broke".to_owned(), code, stack: None, retry };
-            Input::Failed { step, attempt, failure }
+            DecideInput::Failed { step, attempt, failure }
         };
         let input = match act.outcome {
             _ if refused => failed(Some("emit_refused".to_owned()), Retryable::Never),
             _ if late => failed(Some("timeout".to_owned()), Retryable::ByPolicy),
-            ScriptedOutcome::Done { result, emits } => Input::Done { step, attempt, result, emits },
+            ScriptedOutcome::Done { result, emits } => DecideInput::Done { step, attempt, result, emits },
             ScriptedOutcome::Failed { code, retry, .. } => failed(code, retry),
         };
         self.apply(&input);
     }
 
     /// Decides, and makes the decision true.
-    fn apply(&mut self, input: &Input) -> Decided {
+    fn apply(&mut self, input: &DecideInput) -> Decided {
         let mut known = Known::default();
         loop {
             let limits = Limits::default();
@@ -306,14 +306,14 @@ impl Player {
                 continue;
             }
             match (event.kind, of) {
-                (EventType::FlowStart, _) => start.input = Slot::Input.open(&data),
+                (EventType::FlowStart, _) => start.input = PayloadSlot::Input.open(&data),
                 (EventType::Emit, of) => start.inherited.push(Inherited::Emit {
                     of,
                     name: data.value()["name"].as_str().unwrap().to_owned(),
-                    payload: Slot::Emit(0).open(&data),
+                    payload: PayloadSlot::Emit(0).open(&data),
                 }),
                 (EventType::StepCompleted, Some((step, attempt))) => {
-                    let result = Slot::Result(0).open(&data);
+                    let result = PayloadSlot::Result(0).open(&data);
                     start.inherited.push(Inherited::Completed { step, attempt, result });
                 }
                 _ => {}

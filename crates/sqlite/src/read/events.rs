@@ -1,6 +1,6 @@
 //! A run's log, and payloads by their address.
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Event, Json, NewEvent, RunKey};
 use flowline_store::query::{PageRoom, page_size};
@@ -8,7 +8,7 @@ use flowline_store::{EventPage, EventQuery};
 use rusqlite::{OptionalExtension, params};
 
 use super::Reader;
-use super::rows::Log;
+use super::rows::LogOwner;
 use crate::fault::Fault;
 use crate::pack::{Packed, unpack};
 use crate::schema;
@@ -89,7 +89,7 @@ impl Reader<'_> {
         Ok(Some(digests))
     }
 
-    pub(crate) fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, Fault> {
+    pub(crate) fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, Fault> {
         let Some((id, log)) = self.log_of(run)? else { return Ok(vec![None; slots.len()]) };
         let mut statement = self.conn.prepare_cached(
             "select slots.n - log.n, first_seq, events from slots cross join log
@@ -112,10 +112,14 @@ impl Reader<'_> {
     }
 
     /// What has no slot: an event that a machine took in is where its receipt says; a context is the last, or before it.
-    fn payload_of_machine(&self, id: i64, log: &Log, slot: Slot) -> Result<Option<Json>, Fault> {
+    fn payload_of_machine(&self, id: i64, log: &LogOwner, slot: PayloadSlot) -> Result<Option<Json>, Fault> {
         let (seq, number) = match slot {
-            Slot::Received(number) => ("select seq from receipts where run = ?1 and number = ?2", number),
-            Slot::Context(number) => ("select context_seq from progress where run = ?1 and ?2 > 0", number),
+            PayloadSlot::Received(number) => {
+                ("select seq from receipts where run = ?1 and number = ?2", number)
+            }
+            PayloadSlot::Context(number) => {
+                ("select context_seq from progress where run = ?1 and ?2 > 0", number)
+            }
             _ => return Ok(None),
         };
         if !self.has(schema::WITH_PLACES)? {
@@ -129,7 +133,7 @@ impl Reader<'_> {
         while let Some(row) = rows.next()? {
             let (first_seq, seq) = (row.get::<_, i64>(0)? as u64, row.get::<_, i64>(2)? as u64);
             let events = unpack(row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?)?;
-            if let Slot::Received(_) = slot {
+            if let PayloadSlot::Received(_) = slot {
                 let event = events.get((seq - first_seq) as usize).filter(|_| seq > log.trimmed_to);
                 return Ok(event.and_then(Packed::data));
             }
@@ -144,7 +148,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    fn log_of(&self, run: &RunKey) -> Result<Option<(i64, Log)>, Fault> {
+    fn log_of(&self, run: &RunKey) -> Result<Option<(i64, LogOwner)>, Fault> {
         let Some(tenant) = self.tenant(&run.tenant)? else { return Ok(None) };
         let mut statement = self.conn.prepare_cached(
             "select r.id, f.name, p.trimmed_to from runs r join progress p on p.run = r.id join flows f on f.id = r.flow
@@ -154,7 +158,7 @@ impl Reader<'_> {
             let trimmed_to = row.get::<_, i64>(2)? as u64;
             Ok((
                 row.get(0)?,
-                Log { run: run.run.clone(), flow: row.get(1)?, tenant: run.tenant.clone(), trimmed_to },
+                LogOwner { run: run.run.clone(), flow: row.get(1)?, tenant: run.tenant.clone(), trimmed_to },
             ))
         });
         Ok(found.optional()?)

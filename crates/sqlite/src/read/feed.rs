@@ -9,7 +9,7 @@ use flowline_store::{FeedFilter, FeedPage};
 use rusqlite::OptionalExtension;
 
 use super::Reader;
-use super::rows::{Log, run_id};
+use super::rows::{LogOwner, run_id};
 use super::runs::{number, unknown};
 use crate::fault::Fault;
 use crate::names::tenant_of;
@@ -35,7 +35,7 @@ impl Reader<'_> {
              order by n",
         )?;
         let mut rows = statement.query([after])?;
-        let mut logs: HashMap<i64, Option<Log>> = HashMap::new();
+        let mut logs: HashMap<i64, Option<LogOwner>> = HashMap::new();
         let (mut events, mut cursors) = (Vec::new(), Vec::new());
         let (mut last, mut looked_at) = (after, 0);
         while let Some(row) = rows.next()? {
@@ -70,7 +70,7 @@ impl Reader<'_> {
     }
 
     /// `None` where the run's events are not wanted, or the run has gone.
-    fn fed_log(&self, run: i64, filter: &FeedFilter) -> Result<Option<Log>, Fault> {
+    fn fed_log(&self, run: i64, filter: &FeedFilter) -> Result<Option<LogOwner>, Fault> {
         let mut statement = self.conn.prepare_cached(
             "select r.run_id, f.name, t.name, p.trimmed_to from runs r join progress p on p.run = r.id join flows f on f.id = r.flow join tenants t on t.id = r.tenant
              where r.id = ?1",
@@ -79,7 +79,7 @@ impl Reader<'_> {
         let Some(row) = rows.next()? else { return Ok(None) };
         let name = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
         let tenant = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
-        let log = Log {
+        let log = LogOwner {
             run: run_id(name)?,
             flow: row.get(1)?,
             tenant: tenant_of(tenant)?,

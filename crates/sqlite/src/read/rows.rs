@@ -65,7 +65,7 @@ pub(crate) fn run_row(row: &Row<'_>) -> Result<RunRow, Fault> {
 
 /// Whose events these are.
 #[derive(Debug, Clone)]
-pub(crate) struct Log {
+pub(crate) struct LogOwner {
     pub(crate) run: RunId,
     pub(crate) flow: Arc<str>,
     pub(crate) tenant: Tenant,

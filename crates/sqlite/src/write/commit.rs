@@ -1,6 +1,6 @@
 //! One run's next version.
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{RunId, Time};
 use flowline_store::rule::{self, JobChange, StoredJob};
 use flowline_store::{Base, Commit, CommitError, Committed, Index, JobKey, NewRun, StoreError};
@@ -202,7 +202,7 @@ impl Writer<'_> {
         index: &Index,
         end: LogEnd,
     ) -> Result<u64, Fault> {
-        let context = self.take_seq(id, |slot| matches!(slot, Slot::Context(_)))?;
+        let context = self.take_seq(id, |slot| matches!(slot, PayloadSlot::Context(_)))?;
         let run = self.run(id)?;
         run.version += 1;
         let before = (run.status, run.machine_state.clone());

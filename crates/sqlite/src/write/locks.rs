@@ -1,7 +1,7 @@
 //! Named locks. One whose time is over counts as gone; its row is taken over, or goes with the next retention.
 
 use flowline_core::Time;
-use flowline_store::{Acquired, HeldLock, LockRequest, Renewal};
+use flowline_store::{Acquired, LockProof, LockRequest, Renewal};
 use rusqlite::{OptionalExtension, params};
 
 use super::Writer;
@@ -40,7 +40,7 @@ impl Writer<'_> {
         Ok(Time::from_millis(self.conn.query_row(sql, [now.millis()], |row| row.get(0))?))
     }
 
-    pub(crate) fn renew_lock(&mut self, lock: &HeldLock, renewal: Renewal) -> Result<Option<Time>, Fault> {
+    pub(crate) fn renew_lock(&mut self, lock: &LockProof, renewal: Renewal) -> Result<Option<Time>, Fault> {
         let Some(tenant) = self.names.known_tenant(&lock.tenant) else { return Ok(None) };
         let now = self.clock.now();
         let token = code::token_bytes(lock.token);

@@ -1,6 +1,6 @@
 //! Writing to the logs of runs.
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{NewEvent, Time};
 
 use rusqlite::params_from_iter;
@@ -75,10 +75,14 @@ impl Writer<'_> {
 
     /// The number, within its run, of the last event just logged that took such a slot. Who asks keeps it, and the slots are
     /// not written.
-    pub(super) fn take_seq(&mut self, id: i64, wanted: impl Fn(Slot) -> bool) -> Result<Option<i64>, Fault> {
+    pub(super) fn take_seq(
+        &mut self,
+        id: i64,
+        wanted: impl Fn(PayloadSlot) -> bool,
+    ) -> Result<Option<i64>, Fault> {
         let mine = self.slots.iter().rev().take_while(|[run, ..]| *run == id).count();
         let from = self.slots.len() - mine;
-        let is = |&[_, slot, _]: &[i64; 3]| wanted(Slot::from_number(slot as u32));
+        let is = |&[_, slot, _]: &[i64; 3]| wanted(PayloadSlot::from_number(slot as u32));
         let Some(&[.., n]) = self.slots[from..].iter().rfind(|slot| is(slot)) else { return Ok(None) };
         let mine = self.slots.split_off(from);
         self.slots.extend(mine.into_iter().filter(|slot| !is(slot)));

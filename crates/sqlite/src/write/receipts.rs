@@ -1,6 +1,6 @@
 //! What became of events, written with the commit that says so.
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{RunKey, Time};
 use flowline_store::{CommitError, Opened, Receipt, ReceiptChange, StoreError};
 use rusqlite::params;
@@ -24,7 +24,7 @@ impl Writer<'_> {
             match opened {
                 Some(Opened { event_id, name, sender }) => {
                     let tenant = self.run(id)?.tenant;
-                    let seq = self.take_seq(id, |slot| slot == Slot::Received(*number))?;
+                    let seq = self.take_seq(id, |slot| slot == PayloadSlot::Received(*number))?;
                     let sender = sender.as_ref().map(|sender| sender.get());
                     self.sql.open_receipt.execute(params![
                         id,

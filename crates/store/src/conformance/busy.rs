@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use flowline_core::definition::Priority;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
 
 use crate::{
@@ -94,7 +94,7 @@ fn start(run: &RunKey) -> Commit {
         retain: None,
     };
     Commit {
-        events: vec![NewEvent::run(EventType::FlowStart, Some(INPUT.clone())).at(Slot::Input)],
+        events: vec![NewEvent::run(EventType::FlowStart, Some(INPUT.clone())).at(PayloadSlot::Input)],
         state: vec![0; 24],
         add: vec![job(0)],
         ..Commit::new(run.clone(), Base::New(new), Index::of(Status::Running))
@@ -108,7 +108,7 @@ fn finish(run: &RunKey, n: u32) -> Commit {
     let mut events = vec![
         NewEvent::step(EventType::StepStarted, &name, 1, Some(STARTED.clone())),
         NewEvent::step(EventType::StepCompleted, &name, 1, Some(COMPLETED.clone())),
-        NewEvent::step(EventType::Emit, &name, 1, Some(EMITTED.clone())).at(Slot::Emit(n)),
+        NewEvent::step(EventType::Emit, &name, 1, Some(EMITTED.clone())).at(PayloadSlot::Emit(n)),
     ];
     if last {
         events.push(NewEvent::run(EventType::FlowCompleted, Some(ENDED.clone())));

@@ -8,7 +8,7 @@ use flowline_core::{Event, EventType, Json, NewEvent, Status, Time};
 
 use super::{Fixture, given};
 use crate::{
-    AttemptLine, Base, Commit, CommitError, Committed, Counter, Failure, Index, JobKey, JobState, LeaseUse,
+    AppendLine, Base, Commit, CommitError, Committed, Counter, Failure, Index, JobKey, JobState, LeaseUse,
     NewJob, NewRun, Others, RunRow, Snapshot,
 };
 
@@ -239,7 +239,7 @@ pub async fn a_run_began_when_its_first_attempt_did_however_late_that_is_written
     let (run, job) = f.leased("by-append").await;
     let row = f.row(&run).await;
     f.pass(given::SHORT).await;
-    let line = |event| AttemptLine { event, state: None };
+    let line = |event| AppendLine { event, state: None };
     f.append(given::append(&job, 0, vec![line(begun(&row, 7)), line(begun(&row, 9))])).await.unwrap();
     assert_eq!(f.row(&run).await.started_at, begun(&row, 7).begins(Time::default()));
     for id in ["by-commit", "with-its-end"] {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{Event, EventType, Json, NewEvent};
 
 use super::{Fixture, given};
 use crate::{
-    Append, AppendError, AttemptLine, Commit, EventPage, EventQuery, JobKey, Opened, ReceiptChange,
+    Append, AppendError, AppendLine, Commit, EventPage, EventQuery, JobKey, Opened, ReceiptChange,
     ReceiptStatus, RunRow, Snapshot, Token, Total,
 };
 
@@ -257,26 +257,26 @@ pub async fn payloads_are_found_by_their_slots(f: Fixture) {
     let data = |n: i64| given::json(serde_json::json!({"payload": n, "result": [n]}));
     let with = |kind, n, slot| NewEvent::run(kind, Some(data(n))).at(slot);
     let events = vec![
-        with(EventType::Emit, 1, Slot::Emit(0)),
-        with(EventType::Emit, 2, Slot::Emit(9_999)),
-        with(EventType::StepCompleted, 3, Slot::Result(0)),
-        with(EventType::StepFailed, 4, Slot::Error(0)),
-        NewEvent::run(EventType::Emit, None).at(Slot::Emit(3)),
+        with(EventType::Emit, 1, PayloadSlot::Emit(0)),
+        with(EventType::Emit, 2, PayloadSlot::Emit(9_999)),
+        with(EventType::StepCompleted, 3, PayloadSlot::Result(0)),
+        with(EventType::StepFailed, 4, PayloadSlot::Error(0)),
+        NewEvent::run(EventType::Emit, None).at(PayloadSlot::Emit(3)),
         NewEvent::run(EventType::Log, Some(data(9))),
     ];
     f.commit(Commit { events, ..given::next(&run, 1) }).await;
-    let line = AttemptLine { event: with(EventType::Emit, 5, Slot::Emit(4)), state: None };
+    let line = AppendLine { event: with(EventType::Emit, 5, PayloadSlot::Emit(4)), state: None };
     f.append(given::append(&job, 0, vec![line])).await.expect("appends");
     let slots = [
-        Slot::Error(0),
-        Slot::Emit(9_999),
-        Slot::Input,
-        Slot::Emit(0),
-        Slot::Emit(3),
-        Slot::Result(1),
-        Slot::Result(0),
-        Slot::Emit(4),
-        Slot::Emit(0),
+        PayloadSlot::Error(0),
+        PayloadSlot::Emit(9_999),
+        PayloadSlot::Input,
+        PayloadSlot::Emit(0),
+        PayloadSlot::Emit(3),
+        PayloadSlot::Result(1),
+        PayloadSlot::Result(0),
+        PayloadSlot::Emit(4),
+        PayloadSlot::Emit(0),
     ];
     let found = f.store.payloads(&run, &slots).await.expect("finds");
     let expected = [
@@ -303,10 +303,10 @@ pub async fn what_a_machine_took_in_and_its_contexts_are_found_again(f: Fixture)
     let received = |number: u32| given::json(serde_json::json!({"name": "add", "number": number}));
     let moved = |transition: u32| given::json(serde_json::json!({"transition": transition, "context": {}}));
     let take = |number: u32| {
-        NewEvent::run(EventType::EventReceived, Some(received(number))).at(Slot::Received(number))
+        NewEvent::run(EventType::EventReceived, Some(received(number))).at(PayloadSlot::Received(number))
     };
     let go = |transition: u32| {
-        NewEvent::run(EventType::StateChanged, Some(moved(transition))).at(Slot::Context(transition))
+        NewEvent::run(EventType::StateChanged, Some(moved(transition))).at(PayloadSlot::Context(transition))
     };
     let stay =
         NewEvent::run(EventType::StateChanged, Some(given::json(serde_json::json!({"transition": 4}))));
@@ -323,7 +323,8 @@ pub async fn what_a_machine_took_in_and_its_contexts_are_found_again(f: Fixture)
     let lines = vec![NewEvent::run(EventType::Log, None)];
     f.commit(Commit { events: lines, ..given::next(&run, 3) }).await;
 
-    let slots: Vec<Slot> = (1..=5).map(Slot::Received).chain((1..=6).map(Slot::Context)).collect();
+    let slots: Vec<PayloadSlot> =
+        (1..=5).map(PayloadSlot::Received).chain((1..=6).map(PayloadSlot::Context)).collect();
     let found = f.store.payloads(&run, &slots).await.expect("finds");
     let taken_in = [1, 2, 3, 4].map(|number| Some(received(number)));
     let contexts = [Some(moved(1)), Some(moved(2)), Some(moved(3)), None, Some(moved(5)), None];
@@ -334,9 +335,9 @@ pub async fn the_payload_of_flow_start_is_the_input(f: Fixture) {
     let run = given::run("r");
     f.define(&run).await;
     let input = given::json(serde_json::json!({"input": given::STRANGE}));
-    let start = NewEvent::run(EventType::FlowStart, Some(input.clone())).at(Slot::Input);
+    let start = NewEvent::run(EventType::FlowStart, Some(input.clone())).at(PayloadSlot::Input);
     f.commit(Commit { events: vec![start], ..given::start(&run) }).await;
-    assert_eq!(f.store.payloads(&run, &[Slot::Input]).await.expect("finds"), [Some(input)]);
+    assert_eq!(f.store.payloads(&run, &[PayloadSlot::Input]).await.expect("finds"), [Some(input)]);
 }
 
 pub async fn a_page_of_events_is_bounded_by_its_bytes(f: Fixture) {

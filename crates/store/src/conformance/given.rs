@@ -8,7 +8,7 @@ use flowline_core::definition::Priority;
 use flowline_core::{EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
 
 use crate::{
-    Append, AttemptLine, Base, Claim, Commit, Extend, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob,
+    Append, AppendLine, Base, Claim, Commit, Extend, Handoff, Index, JobKey, Lane, LeaseUse, LeasedJob,
     NewJob, NewRun, Others, StateChange, StateEdit, StateScope, StoredDefinition, Token,
 };
 
@@ -170,7 +170,7 @@ pub fn hold(job: &LeasedJob) -> Extend {
     Extend { run: job.run.clone(), key: job.key, token: job.token }
 }
 
-pub fn append(job: &LeasedJob, from_line: u32, lines: Vec<AttemptLine>) -> Append {
+pub fn append(job: &LeasedJob, from_line: u32, lines: Vec<AppendLine>) -> Append {
     Append { run: job.run.clone(), key: job.key, attempt: job.attempt, token: job.token, from_line, lines }
 }
 
@@ -178,19 +178,19 @@ pub fn of_step(kind: EventType, data: Option<Json>) -> NewEvent {
     NewEvent::step(kind, &Arc::from("step-0"), 1, data)
 }
 
-pub fn line(kind: EventType) -> AttemptLine {
-    AttemptLine { event: of_step(kind, None), state: None }
+pub fn line(kind: EventType) -> AppendLine {
+    AppendLine { event: of_step(kind, None), state: None }
 }
 
-pub fn log_line(message: &str) -> AttemptLine {
+pub fn log_line(message: &str) -> AppendLine {
     let data = json(serde_json::json!({"level": "log", "message": message}));
-    AttemptLine { event: of_step(EventType::Log, Some(data)), state: None }
+    AppendLine { event: of_step(EventType::Log, Some(data)), state: None }
 }
 
 /// A line that sets a value, or deletes it.
-pub fn state_line(scope: StateScope, key: &str, value: Option<Json>, ttl: Option<Duration>) -> AttemptLine {
+pub fn state_line(scope: StateScope, key: &str, value: Option<Json>, ttl: Option<Duration>) -> AppendLine {
     let change = StateChange { scope, edit: StateEdit::new(key, value, ttl) };
-    AttemptLine { event: of_step(EventType::State, None), state: Some(change) }
+    AppendLine { event: of_step(EventType::State, None), state: Some(change) }
 }
 
 pub fn log_events(count: usize) -> Vec<NewEvent> {

@@ -1,6 +1,6 @@
 //! Payloads of the largest size that an engine may be told to take.
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::limits::Limits;
 use flowline_core::{EventType, Json, NewEvent};
 
@@ -12,12 +12,12 @@ pub async fn payloads_of_the_largest_size_are_kept(f: Fixture) {
     let run = f.started("r", vec![]).await;
     let text = |bytes: usize| Json::composed(format!("\"{}\"", "x".repeat(bytes - 2)));
     let (payload, joined) = (text(Limits::MOST.payload), text(Limits::MOST.join));
-    let emit = NewEvent::run(EventType::Emit, Some(payload.clone())).at(Slot::Emit(0));
-    let result = NewEvent::run(EventType::StepCompleted, Some(payload.clone())).at(Slot::Result(0));
+    let emit = NewEvent::run(EventType::Emit, Some(payload.clone())).at(PayloadSlot::Emit(0));
+    let result = NewEvent::run(EventType::StepCompleted, Some(payload.clone())).at(PayloadSlot::Result(0));
     f.commit(Commit { events: vec![emit, result], ..given::next(&run, 1) }).await;
     let end = NewEvent::run(EventType::Log, Some(joined.clone()));
     f.commit(Commit { events: vec![end], ..given::next(&run, 2) }).await;
-    let found = f.store.payloads(&run, &[Slot::Result(0), Slot::Emit(0)]).await.expect("finds");
+    let found = f.store.payloads(&run, &[PayloadSlot::Result(0), PayloadSlot::Emit(0)]).await.expect("finds");
     assert!(found == [Some(payload.clone()), Some(payload.clone())]);
     let log = f.log(&run).await;
     assert!(log.last().expect("events").data.as_ref() == Some(&joined));

@@ -7,7 +7,7 @@ use flowline_core::{Tenant, Time};
 use super::{Fixture, given};
 use crate::lock::{Acquired, LockRequest, LockRow};
 use crate::row::Retention;
-use crate::{HeldLock, Renewal, Token};
+use crate::{LockProof, Renewal, Token};
 
 const NAME: &str = "nightly";
 
@@ -45,7 +45,7 @@ async fn extend(f: &Fixture, tenant: &str, name: &str, token: u128) -> Option<Ti
 }
 
 async fn renew(f: &Fixture, tenant: &str, name: &str, token: u128, renewal: Renewal) -> Option<Time> {
-    let lock = HeldLock::new(&given::tenant(tenant), name, Token(token));
+    let lock = LockProof::new(&given::tenant(tenant), name, Token(token));
     f.store.renew_lock(lock, renewal).await.expect("the store answers")
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::definition::Priority;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{EventType, Json, NewEvent, RunKey, Status, Tenant, Time};
 
 use super::given;
@@ -14,8 +14,8 @@ use crate::memory::MemoryStore;
 use crate::query::WantTotal;
 use crate::row::{Pause, Repair, Retention};
 use crate::{
-    Append, AttemptLine, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff,
-    HeldLock, Index, JobKey, JobRow, JobState, LeaseUse, LockRequest, NewDocument, NewJob, Others,
+    Append, AppendLine, Base, Catalog, Claim, Commit, DocumentQuery, EventQuery, Extend, Failure, Handoff,
+    Index, JobKey, JobRow, JobState, LeaseUse, LockProof, LockRequest, NewDocument, NewJob, Others,
     ReceiptQuery, Renewal, RunQuery, RunRow, RunStore, StateChange, StateEdit, StateOwner, StateQuery,
     StateScope, StateSpace, StoredDefinition, Token,
 };
@@ -33,7 +33,7 @@ pub(super) enum ContractCall {
     Renew(Vec<Extend>, Renewal),
     Sweep,
     Load(Vec<RunKey>),
-    Payloads(RunKey, Vec<Slot>),
+    Payloads(RunKey, Vec<PayloadSlot>),
     Events(RunKey, EventQuery),
     /// All pages of this size.
     Runs(RunQuery),
@@ -52,7 +52,7 @@ pub(super) enum ContractCall {
     Counters,
     Definitions(Tenant),
     Acquire(LockRequest),
-    RenewLock(HeldLock, Renewal),
+    RenewLock(LockProof, Renewal),
     Locks(Tenant),
     Receipt(RunKey, String),
     /// All pages of this size.
@@ -175,7 +175,10 @@ impl Maker {
             }));
             let one = StateQuery::only(given::STRANGE[0]);
             ops.push(ContractCall::States(StateSpace::new(&run.tenant, StateOwner::Tenant), one));
-            ops.push(ContractCall::Payloads(run.clone(), (0..=self.last_slot).map(Slot::Emit).collect()));
+            ops.push(ContractCall::Payloads(
+                run.clone(),
+                (0..=self.last_slot).map(PayloadSlot::Emit).collect(),
+            ));
         }
         ops
     }
@@ -284,7 +287,7 @@ impl Maker {
             EventType::Emit => {
                 // An address is written once: what a second write would mean is not for a store to say.
                 self.last_slot += 1;
-                event.at(Slot::Emit(self.last_slot))
+                event.at(PayloadSlot::Emit(self.last_slot))
             }
             _ => event,
         }
@@ -454,7 +457,7 @@ impl Maker {
             let mut lines = Vec::new();
             for _ in 0..self.rng.below(4) {
                 let event = self.event();
-                lines.push(AttemptLine { event, state: self.state_change() });
+                lines.push(AppendLine { event, state: self.state_change() });
             }
             let Held { run, key, attempt, token } = lease;
             batch.push(Append { run, key, attempt, token, from_line, lines });
@@ -516,7 +519,8 @@ impl Maker {
     }
 
     fn payloads(&mut self, run: RunKey) -> ContractCall {
-        let slots = (0..3).map(|_| Slot::Emit(self.rng.below(self.last_slot as usize + 2) as u32)).collect();
+        let slots =
+            (0..3).map(|_| PayloadSlot::Emit(self.rng.below(self.last_slot as usize + 2) as u32)).collect();
         ContractCall::Payloads(run, slots)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 
 use super::{Fixture, given};
@@ -47,7 +47,7 @@ pub async fn a_run_that_ended_lately_is_kept(f: Fixture) {
 pub async fn trimmed_events_leave_a_marked_row(f: Fixture) {
     let run = given::run("r");
     f.define(&run).await;
-    let start = NewEvent::run(EventType::FlowStart, Some(given::json(1.into()))).at(Slot::Input);
+    let start = NewEvent::run(EventType::FlowStart, Some(given::json(1.into()))).at(PayloadSlot::Input);
     f.commit(Commit { events: vec![start], ..given::start(&run) }).await;
     f.commit(given::end(&run, 1)).await;
     let before = f.row(&run).await;
@@ -55,7 +55,7 @@ pub async fn trimmed_events_leave_a_marked_row(f: Fixture) {
     assert_eq!(retain(&f, TRIM, 10).await, (1, 0));
     assert_eq!(f.row(&run).await, RunRow { events_trimmed: true, ..before });
     assert_eq!(f.log(&run).await, []);
-    assert_eq!(f.store.payloads(&run, &[Slot::Input]).await.expect("answers"), [None]);
+    assert_eq!(f.store.payloads(&run, &[PayloadSlot::Input]).await.expect("answers"), [None]);
     assert_eq!(retain(&f, TRIM, 10).await, (0, 0), "once is enough");
     let page = f.store.runs(RunQuery::of(Tenant::default())).await.expect("lists");
     assert_eq!((page.items.len(), page.total), (1, Some(Total::Exact(1))));

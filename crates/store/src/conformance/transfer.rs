@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{EventType, NewEvent, RunKey, Status, Tenant, Time};
 
@@ -84,8 +84,8 @@ async fn parts(from: &Fixture, run: &RunKey) -> Vec<Restored> {
     let last = log.last().map_or(snapshot.row.created_at, |event| event.ts);
     let reports = from.store.reports(run).await.expect("tells");
     let restored = RestoredRun { row: snapshot.row, state: snapshot.state, last, jobs, token: NEW, reports };
-    let input = from.store.payloads(run, &[Slot::Input]).await.expect("finds").remove(0).is_some();
-    let slot = |kind| (kind == EventType::FlowStart && input).then_some(Slot::Input);
+    let input = from.store.payloads(run, &[PayloadSlot::Input]).await.expect("finds").remove(0).is_some();
+    let slot = |kind| (kind == EventType::FlowStart && input).then_some(PayloadSlot::Input);
     let events = log.into_iter().map(|event| RestoredEvent { slot: slot(event.kind), event }).collect();
     let receipts = receipts(from, run).await;
     vec![
@@ -174,7 +174,7 @@ async fn fill(f: &Fixture) -> Vec<RunKey> {
         ..given::new_run()
     };
     let input = NewEvent::run(EventType::FlowStart, Some(given::json(given::STRANGE[1].into())));
-    let events = vec![input.at(Slot::Input)];
+    let events = vec![input.at(PayloadSlot::Input)];
     let add = vec![given::step(0)];
     f.commit(Commit { base: Base::New(new), events, add, ..given::start(&run) }).await;
     f.store.pause_queue(&other, "default", Pause::Paused).await.expect("pauses");
@@ -225,7 +225,7 @@ async fn said(f: &Fixture, tenant: &Tenant, runs: &[RunKey]) -> Vec<String> {
         note(format!("{:?} {:?}", f.log(run).await, f.jobs(run).await));
         note(format!("{:?}", receipts(f, run).await));
         note(format!("{:?}", store.receipt(run, &format!("e {}", given::STRANGE[1])).await));
-        note(format!("{:?}", store.payloads(run, &[Slot::Input, Slot::Emit(0)]).await));
+        note(format!("{:?}", store.payloads(run, &[PayloadSlot::Input, PayloadSlot::Emit(0)]).await));
         for scope in ["run", "flow", "tenant", "order", "orders"] {
             note(format!("{:?}", super::state::all(f, run, &scope.into()).await));
         }
@@ -444,7 +444,7 @@ pub async fn a_log_is_restored_in_parts(f: Fixture) {
     let other = from.started("s", vec![]).await;
     let mut all = parts(&from, &run).await;
     let Some(Restored::Events { mut events, .. }) = all.pop() else { panic!("events come last") };
-    events[0].slot = Some(Slot::Input);
+    events[0].slot = Some(PayloadSlot::Input);
     restore(&f, vec![Restored::Definition(given::definition(&run.tenant, given::FLOW, given::HASH))]).await;
     restore(&f, all).await;
     for (n, part) in events.chunks(97).enumerate() {
@@ -463,7 +463,7 @@ pub async fn a_log_is_restored_in_parts(f: Fixture) {
     let fed = f.store.feed(FeedFilter::default(), "", 1_000).await.expect("feeds").events;
     let of_run: Vec<_> = fed.into_iter().filter(|event| event.run_id == run.run).collect();
     assert_eq!(of_run, log);
-    let input = f.store.payloads(&run, &[Slot::Input]).await.expect("finds");
+    let input = f.store.payloads(&run, &[PayloadSlot::Input]).await.expect("finds");
     assert_eq!(input, [log[0].data.clone()]);
 }
 

@@ -2,7 +2,7 @@
 
 use flowline_core::{NewEvent, RunKey, Time};
 
-use super::rows::{Memory, Run};
+use super::rows::{Memory, StoredRun};
 use crate::commit::{Append, AppendError, Base, Commit, CommitError, Committed, Index, NewRun, StateChange};
 use crate::row::RunRow;
 use crate::rule::{self, FencedLines};
@@ -85,7 +85,7 @@ impl Memory {
             input_digest,
         };
         self.last_run += 1;
-        let run = Run::new(self.last_run, row, Vec::new(), now);
+        let run = StoredRun::new(self.last_run, row, Vec::new(), now);
         self.runs.insert(key.clone(), run);
     }
 

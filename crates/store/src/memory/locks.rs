@@ -6,7 +6,7 @@ use flowline_core::{Tenant, Time};
 
 use super::rows::{Lock, Memory};
 use crate::job::Renewal;
-use crate::lock::{Acquired, HeldLock, LockRequest, LockRow};
+use crate::lock::{Acquired, LockProof, LockRequest, LockRow};
 
 impl Memory {
     pub fn acquire_lock(&mut self, now: Time, request: LockRequest) -> Acquired {
@@ -25,8 +25,8 @@ impl Memory {
         Acquired::Granted { since, until }
     }
 
-    pub fn renew_lock(&mut self, now: Time, lock: HeldLock, renewal: Renewal) -> Option<Time> {
-        let HeldLock { tenant, name, token } = lock;
+    pub fn renew_lock(&mut self, now: Time, lock: LockProof, renewal: Renewal) -> Option<Time> {
+        let LockProof { tenant, name, token } = lock;
         let Entry::Occupied(mut held) = self.locks.entry((tenant, name)) else { return None };
         if held.get().token != token || held.get().until <= now {
             return None;

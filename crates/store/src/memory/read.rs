@@ -2,10 +2,10 @@
 
 use std::ops::Bound;
 
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{Json, RunKey};
 
-use super::rows::{Listing, Memory, Run};
+use super::rows::{Listing, Memory, StoredRun};
 use crate::error::StoreError;
 use crate::query::{
     EXACT_TOTAL, EventPage, EventQuery, FeedFilter, FeedPage, PageRoom, RunPage, RunQuery, Total, WantTotal,
@@ -15,13 +15,13 @@ use crate::row::Snapshot;
 
 impl Memory {
     pub fn load(&self, runs: &[RunKey]) -> Vec<Option<Snapshot>> {
-        let snapshot = |run: &Run| Snapshot { row: run.row.clone(), state: run.state.clone() };
+        let snapshot = |run: &StoredRun| Snapshot { row: run.row.clone(), state: run.state.clone() };
         runs.iter().map(|key| self.runs.get(key).map(snapshot)).collect()
     }
 
-    pub fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Vec<Option<Json>> {
+    pub fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Vec<Option<Json>> {
         let run = self.runs.get(run);
-        let payload = |slot: &Slot| {
+        let payload = |slot: &PayloadSlot| {
             let run = run?;
             run.log.get(run.slots.get(slot)?)?.event.data.clone()
         };
@@ -64,7 +64,7 @@ impl Memory {
                 .filter(|run| query.matches(&run.row))
         };
         let size = page_size(query.limit);
-        let mut found: Vec<&Run> = below(before).take(size + 1).collect();
+        let mut found: Vec<&StoredRun> = below(before).take(size + 1).collect();
         let more = found.len() > size;
         found.truncate(size);
         let next = found.last().filter(|_| more).map(|run| run.number.to_string());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flowline_core::{RunKey, Tenant, Time};
 
-use super::rows::{Memory, Run};
+use super::rows::{Memory, StoredRun};
 use crate::error::StoreError;
 use crate::query::page_size;
 use crate::receipt::{
@@ -137,13 +137,13 @@ impl Memory {
     }
 }
 
-impl Run {
+impl StoredRun {
     fn put_receipt(&mut self, receipt: Receipt) {
         self.received.insert(receipt.event_id.clone(), receipt.number);
         self.receipts.insert(receipt.number, receipt);
     }
 }
 
-fn place(run: &Run, receipt: &Receipt) -> ReceiptPlace {
+fn place(run: &StoredRun, receipt: &Receipt) -> ReceiptPlace {
     ReceiptPlace { received: receipt.received_at, run: run.number, number: receipt.number }
 }

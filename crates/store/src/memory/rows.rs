@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flowline_core::definition::Retain;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Event, NewEvent, RunKey, Status, Tenant, Time};
 
@@ -25,7 +25,7 @@ use crate::state::{StateSpace, StateValue};
 /// nothing is random, so that a simulator can clone it, roll back to the clone and replay.
 #[derive(Debug, Clone, Default)]
 pub struct Memory {
-    pub(super) runs: BTreeMap<RunKey, Run>,
+    pub(super) runs: BTreeMap<RunKey, StoredRun>,
     /// Runs in the order of their creation, by each filter that an index answers.
     pub(super) listed: BTreeSet<(Listing, u64)>,
     pub(super) by_number: BTreeMap<u64, RunKey>,
@@ -74,16 +74,16 @@ pub(super) struct Listing {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Run {
+pub(super) struct StoredRun {
     pub(super) number: u64,
     pub(super) row: RunRow,
     pub(super) state: Vec<u8>,
     /// The date of the last event: the next ones are not dated before it.
     pub(super) last: Time,
-    pub(super) log: BTreeMap<u64, Logged>,
+    pub(super) log: BTreeMap<u64, LoggedEvent>,
     /// What is left of a log that was trimmed.
     pub(super) reports: Option<ReportDigests>,
-    pub(super) slots: BTreeMap<Slot, u64>,
+    pub(super) slots: BTreeMap<PayloadSlot, u64>,
     pub(super) jobs: Jobs,
     pub(super) receipts: BTreeMap<u32, Receipt>,
     /// The numbers of receipts by their events' ids.
@@ -91,7 +91,7 @@ pub(super) struct Run {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Logged {
+pub(super) struct LoggedEvent {
     pub(super) event: Event,
     /// Its number in the feed.
     pub(super) number: u64,
@@ -105,10 +105,10 @@ pub(super) struct LaneKey {
     pub(super) lane: Lane,
 }
 
-impl Run {
+impl StoredRun {
     /// A run without log, jobs and receipts.
-    pub(super) fn new(number: u64, row: RunRow, state: Vec<u8>, last: Time) -> Run {
-        Run {
+    pub(super) fn new(number: u64, row: RunRow, state: Vec<u8>, last: Time) -> StoredRun {
+        StoredRun {
             number,
             row,
             state,
@@ -270,7 +270,7 @@ impl Memory {
             self.last_event += 1;
             self.feed.insert(self.last_event, (key.clone(), seq));
             let event = Event::stored(&key.run, &run.row.flow_name, &key.tenant, seq, ts.millis(), new);
-            run.log.insert(seq, Logged { event, number: self.last_event });
+            run.log.insert(seq, LoggedEvent { event, number: self.last_event });
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use flowline_core::{RunKey, Tenant, Time};
 
-use super::rows::{Logged, Memory, Run};
+use super::rows::{LoggedEvent, Memory, StoredRun};
 use crate::commit::CommitError;
 use crate::error::StoreError;
 use crate::row::StoredDefinition;
@@ -73,7 +73,7 @@ impl Memory {
             return Err(CommitError::UnknownDefinition(row.definition));
         }
         self.last_run += 1;
-        let run = Run { reports, ..Run::new(self.last_run, row, state, last) };
+        let run = StoredRun { reports, ..StoredRun::new(self.last_run, row, state, last) };
         self.runs.insert(key.clone(), run);
         for job in jobs {
             self.last_job += 1;
@@ -92,7 +92,7 @@ impl Memory {
             if let Some(slot) = slot {
                 run.slots.entry(slot).or_insert(event.seq);
             }
-            run.log.insert(event.seq, Logged { event, number: self.last_event });
+            run.log.insert(event.seq, LoggedEvent { event, number: self.last_event });
         }
         Ok(())
     }

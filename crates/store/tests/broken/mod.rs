@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flowline_core::event::Slot;
+use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention};
@@ -155,7 +155,7 @@ impl RunStore for Broken {
     async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
         self.store.load(runs).await
     }
-    async fn payloads(&self, run: &RunKey, slots: &[Slot]) -> Result<Vec<Option<Json>>, StoreError> {
+    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
         self.store.payloads(run, slots).await
     }
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
@@ -214,7 +214,7 @@ impl Catalog for Broken {
     async fn acquire_lock(&self, request: LockRequest) -> Result<Acquired, StoreError> {
         self.store.acquire_lock(request).await
     }
-    async fn renew_lock(&self, mut lock: HeldLock, renewal: Renewal) -> Result<Option<Time>, StoreError> {
+    async fn renew_lock(&self, mut lock: LockProof, renewal: Renewal) -> Result<Option<Time>, StoreError> {
         if let (PlantedFault::ReleasesForAnyone, Renewal::Release) = (self.fault, renewal) {
             // Every token that the calls are made with.
             for token in 1..=3 {

@@ -4,8 +4,8 @@ use super::list;
 use crate::decide::Halt;
 use crate::decide::draft::Draft;
 use crate::definition::Ends;
-use crate::event::{EventType, Slot};
-use crate::expr::{EvaluationError, Payload, Variables};
+use crate::event::{EventType, PayloadSlot};
+use crate::expr::{CelPayload, EvaluationError, Variables};
 use crate::json::{self, Json};
 use crate::machine::{Current, Turn};
 use crate::receipt::{ReceiptChange, ReceiptStatus};
@@ -98,8 +98,8 @@ impl Draft<'_> {
             None => Ok(Json::composed(context.value().to_string())),
             Some(output) => {
                 let input = match output.reads().input {
-                    true => self.value(Slot::Input)?,
-                    false => Payload::of(Json::null()),
+                    true => self.value(PayloadSlot::Input)?,
+                    false => CelPayload::of(Json::null()),
                 };
                 let variables = Variables::of([("input", input), ("context", context)]);
                 output.evaluate_in(&variables, &self.budget).map(Json::from).and_then(|json| {

@@ -4,7 +4,7 @@
 
 use crate::decide::draft::Draft;
 use crate::decide::{Halt, Refusal, known_event};
-use crate::event::{EventType, Slot};
+use crate::event::{EventType, PayloadSlot};
 use crate::json::{self, Json};
 use crate::receipt::{Opened, ReceiptChange, ReceiptStatus};
 use crate::run::Fact;
@@ -61,7 +61,7 @@ impl Draft<'_> {
             ("context", Some(&standing.context)),
             ("inherited", Some(&Json::from(true))),
         ]);
-        self.keep(Slot::Context(transition), &standing.context);
+        self.keep(PayloadSlot::Context(transition), &standing.context);
         let fact = Fact::Stood { state: state as u32, transition };
         self.push_run(fact, EventType::StateChanged, Some(data));
         for (timer, due) in &standing.timers {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::Now;
 use crate::decide::Job;
 use crate::decide::draft::Draft;
-use crate::event::{EventType, Slot};
-use crate::expr::{EvaluationError, Payload, Variables};
+use crate::event::{EventType, PayloadSlot};
+use crate::expr::{CelPayload, EvaluationError, Variables};
 use crate::json::{self, Json};
 use crate::limits;
 use crate::machine::Turn;
@@ -17,7 +17,7 @@ use crate::run::Fact;
 use crate::time::Time;
 
 /// A transition, worked out before anything of it is written.
-pub(in crate::decide) struct Move {
+pub(in crate::decide) struct PlannedMove {
     pub(super) to: Option<u32>,
     /// The context, where it changes.
     pub(in crate::decide) context: Option<Json>,
@@ -26,7 +26,7 @@ pub(in crate::decide) struct Move {
 
 impl Draft<'_> {
     /// How the machine begins with this input. The size of the context is for the start to judge.
-    pub(in crate::decide) fn opening(&self, input: &Rc<Payload>) -> Result<Move, EvaluationError> {
+    pub(in crate::decide) fn opening(&self, input: &Rc<CelPayload>) -> Result<PlannedMove, EvaluationError> {
         let variables = Variables::of([("input", input.clone())]);
         let context = match &self.planned().context[..] {
             [] => Value::Object(input.value().as_object().cloned().unwrap_or_default()),
@@ -42,9 +42,9 @@ impl Draft<'_> {
             }
         };
         let to = self.planned().initial;
-        let context = Payload::parsed(context);
+        let context = CelPayload::parsed(context);
         let timers = self.timers_of(to, &context, input)?;
-        Ok(Move { to: Some(to), timers, context: Some(Json::composed(context.value().to_string())) })
+        Ok(PlannedMove { to: Some(to), timers, context: Some(Json::composed(context.value().to_string())) })
     }
 
     /// Refuses a context over the limit, unless it is no larger than the one before: a limit that was lowered must not stop
@@ -52,7 +52,7 @@ impl Draft<'_> {
     pub(in crate::decide) fn sized(
         &self,
         context: Option<Json>,
-        before: Option<Slot>,
+        before: Option<PayloadSlot>,
     ) -> Result<Option<Json>, EvaluationError> {
         let mut limit = self.moment.limits.context();
         let before = before.and_then(|slot| self.payload(slot));
@@ -80,7 +80,7 @@ impl Draft<'_> {
         transition: &PlanTransition,
         now: &Now,
         variables: &Variables,
-    ) -> Result<Move, EvaluationError> {
+    ) -> Result<PlannedMove, EvaluationError> {
         self.may_move()?;
         let mut after = now.context.value().clone();
         if let Value::Object(context) = &mut after {
@@ -97,19 +97,19 @@ impl Draft<'_> {
             false => Some(Json::composed(after.to_string())),
         };
         let timers = match transition.to {
-            Some(to) => self.timers_of(to, &Payload::parsed(after), &now.input)?,
+            Some(to) => self.timers_of(to, &CelPayload::parsed(after), &now.input)?,
             None => Vec::new(),
         };
-        let context = self.sized(context, Some(Slot::Context(self.machine().context)))?;
-        Ok(Move { to: transition.to, context, timers })
+        let context = self.sized(context, Some(PayloadSlot::Context(self.machine().context)))?;
+        Ok(PlannedMove { to: transition.to, context, timers })
     }
 
     /// When the timers of a state are due that is entered now.
     pub(super) fn timers_of(
         &self,
         state: u32,
-        context: &Rc<Payload>,
-        input: &Rc<Payload>,
+        context: &Rc<CelPayload>,
+        input: &Rc<CelPayload>,
     ) -> Result<Vec<(u32, Time)>, EvaluationError> {
         let range = self.planned().state(state).timers.clone();
         let mut due = Vec::with_capacity(range.len());
@@ -130,7 +130,7 @@ impl Draft<'_> {
     }
 
     /// Writes a transition. `event_id` is that of the event that brought it about.
-    pub(super) fn make_move(&mut self, by: Turn, choice: u32, moved: Move, event_id: Option<&str>) {
+    pub(super) fn make_move(&mut self, by: Turn, choice: u32, moved: PlannedMove, event_id: Option<&str>) {
         let from = self.machine().state;
         if moved.to.is_some() && by != Turn::Start {
             for timer in self.planned().state(from).timers.clone() {
@@ -166,7 +166,7 @@ impl Draft<'_> {
             ("context", moved.context.as_ref()),
         ]);
         if let Some(context) = &moved.context {
-            self.keep(Slot::Context(transition), context);
+            self.keep(PayloadSlot::Context(transition), context);
         }
         let fact = Fact::Moved { by, choice, context: moved.context.is_some() };
         self.push_run(fact, EventType::StateChanged, Some(data));

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::close::Rejection;
-use super::transition::Move;
+use super::transition::PlannedMove;
 use super::{Now, ReceivedEvent, list};
 use crate::decide::Halt;
 use crate::decide::draft::{Draft, need};
-use crate::event::{EventType, Slot};
+use crate::event::{EventType, PayloadSlot};
 use crate::expr::Variables;
 use crate::json::{self, Json};
 use crate::machine::{Asked, Current, Turn, transition_of};
@@ -69,7 +69,7 @@ impl Draft<'_> {
         received: &ReceivedEvent,
         now: &Now,
         variables: &Variables,
-    ) -> Result<(u32, Move), Rejection> {
+    ) -> Result<(u32, PlannedMove), Rejection> {
         let name = &received.name;
         let state = &self.planned_state().name;
         let mut why = Rejection {
@@ -162,7 +162,12 @@ impl Draft<'_> {
         let input = self.read_input()?;
         match self.may_move().and_then(|()| self.timers_of(to, &context, &input)) {
             Ok(timers) => {
-                self.make_move(Turn::Error(action), 0, Move { to: Some(to), context: None, timers }, None);
+                self.make_move(
+                    Turn::Error(action),
+                    0,
+                    PlannedMove { to: Some(to), context: None, timers },
+                    None,
+                );
                 Ok(())
             }
             Err(problem) => self.give_up(problem),
@@ -208,7 +213,7 @@ impl Draft<'_> {
 
     /// Why an action failed.
     pub(super) fn error_of(&self, action: u32) -> Result<Json, Halt> {
-        let slot = Slot::Error(self.state.address(action));
+        let slot = PayloadSlot::Error(self.state.address(action));
         need(BTreeSet::from([slot]).into_iter().filter(|slot| self.payload(*slot).is_none()).collect())?;
         Ok(self.payload(slot).cloned().unwrap_or_else(Json::null))
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::definition::{Definition, machine, suggest};
 use crate::expr::{
-    EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, EXPRESSION_LOOPS, Expr, ExprError, Member, Scope,
-    VARIABLES,
+    EXPRESSION_BYTES, EXPRESSION_CHOICES, EXPRESSION_DEPTH, EXPRESSION_LOOPS, Expr, ExprError, GivenValues,
+    Member, VARIABLES,
 };
 use crate::template;
 
@@ -121,8 +121,9 @@ pub(super) fn never_holds(condition: Option<&str>) -> bool {
     if VARIABLES.iter().chain(&machine::VARIABLES).any(|variable| condition.contains(variable)) {
         return false;
     }
-    Expr::parse(condition)
-        .is_ok_and(|expr| expr.unknown_variables(&[]).is_empty() && expr.test(&Scope::default()) == Ok(false))
+    Expr::parse(condition).is_ok_and(|expr| {
+        expr.unknown_variables(&[]).is_empty() && expr.test(&GivenValues::default()) == Ok(false)
+    })
 }
 
 /// Event names that expressions may read, generously: every dotted word and every beginning of one.

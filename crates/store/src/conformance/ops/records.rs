@@ -10,7 +10,7 @@ use super::{COLLECTIONS, ContractCall, HOUR, LOCK, Maker, WORKERS};
 use crate::conformance::given;
 use crate::row::Retention;
 use crate::{
-    DocumentQuery, HeldLock, LockRequest, NewDocument, Opened, Order, ReceiptChange, ReceiptQuery,
+    DocumentQuery, LockProof, LockRequest, NewDocument, Opened, Order, ReceiptChange, ReceiptQuery,
     ReceiptStatus, Renewal, RunStore, Token,
 };
 
@@ -64,8 +64,8 @@ impl Maker {
         let (owner, ttl) = (self.rng.pick(given::STRANGE).to_owned(), self.ttl());
         match self.rng.below(8) {
             0..4 => ContractCall::Acquire(LockRequest { tenant, name: LOCK.to_owned(), owner, token, ttl }),
-            4 => ContractCall::RenewLock(HeldLock::new(&tenant, LOCK, token), Renewal::Extend(ttl)),
-            5 | 6 => ContractCall::RenewLock(HeldLock::new(&tenant, LOCK, token), Renewal::Release),
+            4 => ContractCall::RenewLock(LockProof::new(&tenant, LOCK, token), Renewal::Extend(ttl)),
+            5 | 6 => ContractCall::RenewLock(LockProof::new(&tenant, LOCK, token), Renewal::Release),
             _ => ContractCall::Locks(tenant),
         }
     }
