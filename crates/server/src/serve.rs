@@ -77,6 +77,7 @@ impl Serving {
         let instance = InstanceParts {
             door: config.door,
             origins: config.origins,
+            encrypted: config.tls.is_some(),
             live: live.clone(),
             watched: Watched::new(config.stuck_after, config.export),
             workers: WorkerSightings::default(),

@@ -129,3 +129,29 @@ fn what_has_not_changed_is_not_sent_again() {
     let after = served.send("GET", &shown, &[("if-none-match", &before)], "");
     assert_eq!((after.status, after.json()["status"].as_str()), (200, Some("running")));
 }
+
+#[test]
+fn no_cache_keeps_what_the_api_answers_and_no_browser_takes_it_for_something_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    served.register("flow: greet\nsteps:\n  wait: { worker: depot }\n");
+    let run = served.post("/v1/flows/greet/runs", &json!({})).json()["runId"].as_str().unwrap().to_owned();
+    let document = served.get("/openapi.json").json();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys().filter(|_| !path.ends_with("/stream")) {
+            let path = path.replace("{run}", &run).replace("{flow}", "greet").replace(['{', '}'], "");
+            let reply = served.send(&method.to_uppercase(), &path, &[], "");
+            assert_eq!(reply.header("cache-control"), Some("no-store"), "{method} {path}");
+            assert_eq!(reply.header("x-content-type-options"), Some("nosniff"), "{method} {path}");
+            assert_eq!(reply.header("strict-transport-security"), None, "{method} {path}");
+        }
+    }
+    for path in ["/nowhere", "/v1/runs/none", "/ui/none.js"] {
+        let reply = served.get(path);
+        assert_eq!((reply.status, reply.header("cache-control")), (404, Some("no-store")), "{path}");
+    }
+    // What has nobody's data in it may be kept.
+    let console = served.get("/ui/");
+    assert_eq!((console.status, console.header("cache-control")), (200, Some("no-cache")));
+    assert_eq!(console.header("x-content-type-options"), Some("nosniff"));
+}

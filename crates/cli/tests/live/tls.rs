@@ -55,7 +55,10 @@ async fn requests_and_streams_go_over_tls() {
     let mut wire = connect_safely(&server, folder.path()).await;
     let flow = json!({ "flow": "tiny", "steps": { "never": { "worker": "nobody" } } }).to_string();
     write(&mut wire, "POST /v1/flows", &[], Some(&flow)).await;
-    assert_eq!(answer(&mut wire).await.unwrap().status, 201);
+    let registered = answer(&mut wire).await.unwrap();
+    assert_eq!(registered.status, 201);
+    // Who has been here by TLS doesn't come back without it.
+    assert_eq!(registered.header("strict-transport-security"), Some("max-age=31536000"));
     let wire = connect_safely(&server, folder.path()).await;
     let mut stream = Stream::over(wire, "/v1/stream?from=start", &[]).await;
     let mut wire = connect_safely(&server, folder.path()).await;

@@ -36,7 +36,6 @@ pub fn answer(path: &str, headers: &HeaderMap) -> Response {
         (header::CACHE_CONTROL, "no-cache"),
         (header::VARY, "accept-encoding"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
     if text(header::IF_NONE_MATCH).split(',').any(|tag| tag.trim() == file.tag) {

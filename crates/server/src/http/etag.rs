@@ -1,5 +1,5 @@
 //! Responses with an ETag: a client that has the current version gets 304. The tag is a hash of the response, so it's the same
-//! on every instance.
+//! on every instance. It's for clients that keep the response themselves: caches are told to keep nothing.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -18,10 +18,8 @@ pub fn tagged(headers: &HeaderMap, body: &impl Serialize) -> Result<Response, Ap
     let text =
         serde_json::to_string(body).map_err(|error| ApiError::new(&codes::INTERNAL, error.to_string()))?;
     let tag = format!("\"{}\"", &digest(text.as_bytes())[..32]);
-    let about = [
-        (header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),
-        (header::ETAG, HeaderValue::from_str(&tag).unwrap_or_else(|_| HeaderValue::from_static("\"\""))),
-    ];
+    let about =
+        [(header::ETAG, HeaderValue::from_str(&tag).unwrap_or_else(|_| HeaderValue::from_static("\"\"")))];
     if is_known(headers, &tag) {
         return Ok((StatusCode::NOT_MODIFIED, about).into_response());
     }

@@ -68,6 +68,8 @@ pub struct InstanceParts {
     pub door: access::Door,
     /// Other origins whose web pages are allowed.
     pub origins: cors::Origins,
+    /// Whether this server speaks TLS itself.
+    pub encrypted: bool,
     pub live: LiveStreams,
     pub watched: metrics::Watched,
     pub workers: workers::WorkerSightings,

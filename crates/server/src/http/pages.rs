@@ -68,8 +68,7 @@ fn html(title: &str, body: &str) -> Response {
          <title>{}</title><link rel=\"stylesheet\" href=\"/docs/style.css\"></head><body><main>{body}</main></body></html>",
         escape(title)
     );
-    let headers = [(header::CONTENT_SECURITY_POLICY, POLICY), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    (headers, Html(page)).into_response()
+    ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(page)).into_response()
 }
 
 /// The API, a section per route.

@@ -17,6 +17,8 @@ use super::{App, access, codes, console, cors};
 
 /// Timeout of a handler. Longer than any `wait`.
 pub const HANDLER_TIME: Duration = Duration::from_secs(90);
+/// For a year, no plain HTTP to this host.
+const ONLY_HTTPS: &str = "max-age=31536000";
 /// Label of requests without a route.
 const UNMATCHED: &str = "unmatched";
 
@@ -100,7 +102,19 @@ impl Asked {
         if self.method == Method::HEAD {
             response = head_of(response);
         }
+        harden(app, &mut response);
         app.watched.requests.passed(app, &self.method, route, self.began, response)
+    }
+}
+
+/// Tells browsers and caches what not to do with a response. It has somebody's data in it, so nothing keeps it, unless it
+/// says otherwise itself: the files of the console do, which have none.
+fn harden(app: &App, response: &mut Response) {
+    let headers = response.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if app.encrypted {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(ONLY_HTTPS));
     }
 }
 

@@ -103,8 +103,7 @@ fn set_cookie(headers: &HeaderMap, secret: &str, lasts: Duration) -> Response {
     let cookie =
         format!("{COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}", lasts.as_secs());
     let cookie = HeaderValue::try_from(cookie).unwrap_or_else(|_| HeaderValue::from_static(""));
-    let about = [(header::SET_COOKIE, cookie), (header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    (StatusCode::NO_CONTENT, about).into_response()
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
 }
 
 #[cfg(test)]

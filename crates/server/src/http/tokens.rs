@@ -46,7 +46,7 @@ async fn make(caller: ApiCaller, _: Params, JsonBody(new): JsonBody<NewToken>) -
     token::check(&new)
         .map_err(|(field, wrong)| ApiError::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
     let made = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
-    Ok((StatusCode::CREATED, [("cache-control", "no-store")], Json(made)).into_response())
+    Ok((StatusCode::CREATED, Json(made)).into_response())
 }
 
 async fn list(caller: ApiCaller, _: Params) -> Result<Json<TokenList>, ApiError> {

@@ -340,7 +340,6 @@ fn kinds(params: &Params) -> Vec<EventType> {
 fn streamed(client: StreamClient) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
         // Proxies that gather an answer before they pass it on would hold it back for ever.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
