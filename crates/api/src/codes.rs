@@ -94,6 +94,8 @@ codes! {
         "Send `Content-Type: application/json`, or another type that the OpenAPI document lists for the route.";
     TOO_MANY = 429 "too-many-requests" "Too many requests at once"
         "The server is at its limit. Try again after the time in `Retry-After`.";
+    TOO_MANY_WRONG_TOKENS = 429 "too-many-wrong-tokens" "Too many wrong tokens from this address"
+        "Your address sent more tokens or sessions that aren't valid than `max-wrong-tokens` allows per minute. Right ones still work, also from this address. Check which client there uses a token that is unknown, revoked or expired, and give it another; then try again after the time in `Retry-After`.";
     INBOX_FULL = 429 "inbox-full" "The run's inbox is full"
         "The machine has too many pending events, because the actions of an earlier one are still running. The event wasn't accepted. Send it again after the time in `Retry-After`.";
     INTERNAL = 500 "internal" "Internal error"

@@ -195,7 +195,7 @@ async fn door(context: &CommandContext, store: &dyn Store, loopback: bool) -> Re
              this machine only, or let anyone in with --auth none",
         ));
     }
-    Ok(Door::Tokens(Remembered::default()))
+    Ok(Door::Tokens(Remembered::new(context.settings.max_wrong_tokens.value)))
 }
 
 /// The engine of a server: it serves every tenant.

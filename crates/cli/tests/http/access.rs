@@ -305,6 +305,54 @@ fn a_revoked_token_is_refused_soon_and_an_expired_one_at_once() {
     assert_eq!(actions, ["Revoke a token", "Revoke a token", "Create a token", "Create a token"]);
 }
 
+#[test]
+fn guessing_tokens_is_slowed_down_and_right_tokens_from_the_same_address_still_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = token(folder.path(), "default", &["--scope", "read"]);
+    let fresh = token(folder.path(), "default", &["--scope", "read"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens", "--max-wrong-tokens", "20"]);
+    assert_eq!(as_(&served, &good, "GET", "/v1/whoami", &json!({})).status, 200);
+    let mut answers = [0, 0];
+    for guess in 0..200 {
+        let reply = as_(&served, &format!("fl_{guess:064}"), "GET", "/v1/whoami", &json!({}));
+        match reply.code().as_str() {
+            "unauthorized" => answers[0] += 1,
+            "too-many-wrong-tokens" => answers[1] += 1,
+            other => panic!("{other}"),
+        }
+        if reply.status == 429 {
+            let wait: u64 = reply.header("retry-after").unwrap().parse().unwrap();
+            assert!((1..=60).contains(&wait), "{wait}");
+        }
+    }
+    // What comes back in the meantime is little, even if this machine is slow.
+    assert!((20..60).contains(&answers[0]) && answers[1] > 100, "{answers:?}");
+    for right in [&good, &fresh] {
+        assert_eq!(as_(&served, right, "GET", "/v1/whoami", &json!({})).status, 200);
+    }
+    // The other ways in: a session made up, a wrong token to sign in with. And a request without any is no guess.
+    let cookie = [("cookie", "flowline_session=made-up")];
+    let page = [("sec-fetch-site", "same-origin"), ("content-type", "application/json")];
+    let sign_in =
+        |token: &str| served.send("POST", "/v1/session", &page, &json!({ "token": token }).to_string());
+    let limited = (0..10).filter(|_| served.send("GET", "/v1/runs", &cookie, "").status == 429).count();
+    assert!(limited > 5, "{limited}");
+    let limited = (0..10).filter(|_| sign_in("fl_wrong").code() == "too-many-wrong-tokens").count();
+    assert!(limited > 5, "{limited}");
+    assert_eq!(sign_in(&good).status, 204);
+    assert_eq!(served.get("/v1/runs").code(), "unauthorized");
+    let metrics = as_(&served, &good, "GET", "/metrics", &json!({})).body;
+    let count = |status: &str| {
+        let name = "flowline_wrong_tokens_total";
+        let line = metrics.lines().find(|line| line.starts_with(name) && line.contains(status)).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(count("401") >= 20 && count("429") > 110, "{metrics}");
+    let said: Vec<String> = served.said();
+    let told = said.iter().filter(|line| line.contains("too many wrong tokens")).count();
+    assert_eq!(told, 1, "{said:?}");
+}
+
 /// Whoever waits, by a request that is under way: what came until the server ended it.
 fn waits(served: &Served, request: String) -> std::thread::JoinHandle<std::io::Result<String>> {
     let mut stream = TcpStream::connect(served.address).unwrap();

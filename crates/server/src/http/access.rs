@@ -14,6 +14,7 @@ use futures_util::StreamExt as _;
 use super::App;
 use super::audit::{Act, Peer};
 use super::cors::Origins;
+use super::guesses::WrongTokens;
 use super::paths::PathPart;
 use super::problem::ApiError;
 use super::request::{Arrived, read_ahead};
@@ -114,26 +115,46 @@ pub enum Door {
     Tokens(Remembered),
 }
 
-/// Tokens looked up recently, by hash.
-#[derive(Debug, Default)]
+/// Tokens looked up recently, by hash. Only good ones: guesses can't displace them.
+#[derive(Debug)]
 pub struct Remembered {
-    known: Mutex<HashMap<String, (Instant, Option<Principal>)>>,
+    known: Mutex<HashMap<String, (Instant, Principal)>>,
+    pub wrong: WrongTokens,
     /// Held by the one open stream that asks the store; the others use its answer.
     asking: tokio::sync::Mutex<()>,
 }
 
 impl Remembered {
+    /// Refuses an address that sends more wrong tokens than this.
+    pub fn new(wrong_per_minute: usize) -> Remembered {
+        let wrong = WrongTokens::new(wrong_per_minute);
+        Remembered { known: Mutex::default(), wrong, asking: tokio::sync::Mutex::default() }
+    }
+
+    /// Lets in a token with this hash, or counts it as a wrong one.
+    async fn admit(&self, store: &dyn Store, hash: &str, from: Peer) -> Result<Principal, ApiError> {
+        let address = from.0.ip();
+        // One that was good a moment ago waits for nobody.
+        let is_known = self.lock().contains_key(hash);
+        let _turn = if is_known { None } else { self.wrong.turn(address).await };
+        let found = self.find(store, hash).await?;
+        found.ok_or_else(|| self.wrong.count(address, ApiError::new(&codes::UNAUTHORIZED, UNKNOWN)))
+    }
+
     async fn find(&self, store: &dyn Store, hash: &str) -> Result<Option<Principal>, StoreError> {
         let known = self.lock().get(hash).filter(|(at, _)| at.elapsed() < BELIEVED).cloned();
         if let Some((_, principal)) = known {
-            return Ok(principal);
+            return Ok(Some(principal));
         }
         let principal = token::find(store, hash).await?.map(Principal::of);
         let mut remembered = self.lock();
         if remembered.len() >= REMEMBERED {
             remembered.clear();
         }
-        remembered.insert(hash.to_owned(), (Instant::now(), principal.clone()));
+        match &principal {
+            Some(principal) => drop(remembered.insert(hash.to_owned(), (Instant::now(), principal.clone()))),
+            None => drop(remembered.remove(hash)),
+        }
         Ok(principal)
     }
 
@@ -148,7 +169,7 @@ impl Remembered {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Option<Principal>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Principal)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -166,13 +187,13 @@ pub async fn check(
         request.extensions_mut().insert(arrived);
         return (route.handler)(request, app.clone()).await;
     }
-    let (principal, token) = match identify(app, request.method(), request.headers()).await {
+    let peer = Peer::of(request.extensions());
+    let (principal, token) = match identify(app, request.method(), request.headers(), peer).await {
         Ok(known) => known,
         Err(problem) => return problem.into_response(),
     };
     let audited = audit::is_audited(route);
     let may_act = audited || principal.has(TokenScope::OnBehalf) && events::SENDS.contains(&route.path);
-    let peer = request.extensions().get::<Peer>().copied();
     let act = may_act.then(|| Arc::new(Act::of(&principal, route, request.uri().path(), peer)));
     let Some(scope) = scopes.iter().copied().find(|scope| principal.has(*scope)) else {
         let unbound = if scopes == [TokenScope::Admin] { " that isn't bound to flows or queues" } else { "" };
@@ -249,11 +270,11 @@ async fn revoked(app: App, token: String) {
     }
 }
 
-/// Whether the server lets in a token with this hash. One that asks for no tokens lets in any.
-pub async fn is_good(app: &App, hash: &str) -> Result<bool, StoreError> {
+/// Refuses a token with this hash unless it's good. A server that asks for no tokens takes any.
+pub async fn sign_in(app: &App, hash: &str, from: Peer) -> Result<(), ApiError> {
     match &app.door {
-        Door::Tokens(remembered) => Ok(remembered.find(app.engine.store(), hash).await?.is_some()),
-        Door::Open { .. } => Ok(true),
+        Door::Tokens(remembered) => remembered.admit(app.engine.store(), hash, from).await.map(drop),
+        Door::Open { .. } => Ok(()),
     }
 }
 
@@ -268,21 +289,27 @@ async fn identify(
     app: &App,
     method: &Method,
     headers: &HeaderMap,
+    from: Peer,
 ) -> Result<(Principal, Option<String>), ApiError> {
     match &app.door {
         Door::Tokens(remembered) => {
             let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
             let secret =
                 given.and_then(|given| given.strip_prefix("Bearer ").or(given.strip_prefix("bearer ")));
-            let missing = || ApiError::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`");
-            let hash = match secret {
-                Some(secret) => token::hash(secret.trim()),
-                None => session::token_of(app.engine.store(), method, headers).await?.ok_or_else(missing)?,
+            let hash = match (secret, session::cookie(headers)) {
+                (Some(secret), _) => token::hash(secret.trim()),
+                (None, Some(cookie)) => {
+                    let _turn = remembered.wrong.turn(from.0.ip()).await;
+                    let found = session::token_of(app.engine.store(), method, headers, cookie).await?;
+                    let over = || ApiError::new(&codes::UNAUTHORIZED, "the session is over; sign in again");
+                    found.ok_or_else(|| remembered.wrong.count(from.0.ip(), over()))?
+                }
+                (None, None) => {
+                    return Err(ApiError::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`"));
+                }
             };
-            let found = remembered.find(app.engine.store(), &hash).await?;
-            found
-                .map(|principal| (principal, Some(hash)))
-                .ok_or_else(|| ApiError::new(&codes::UNAUTHORIZED, UNKNOWN))
+            let principal = remembered.admit(app.engine.store(), &hash, from).await?;
+            Ok((principal, Some(hash)))
         }
         Door::Open { anyone, loopback } => {
             if *loopback {

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use axum::http::Extensions;
 use axum::response::{IntoResponse, Response};
 use flowline::core::{Json, Tenant, Time};
 use flowline::store::{NewDocument, Store};
@@ -69,6 +70,13 @@ pub fn collection(tenant: &Tenant) -> String {
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
+impl Peer {
+    /// As the listener says of every request.
+    pub fn of(extensions: &Extensions) -> Peer {
+        extensions.get().copied().unwrap_or(Peer(SocketAddr::from(([0; 4], 0))))
+    }
+}
+
 /// An entry in the making.
 #[derive(Debug)]
 pub struct Act {
@@ -76,7 +84,7 @@ pub struct Act {
     tenant: Tenant,
     subject: Arc<str>,
     token_id: Option<Arc<str>>,
-    address: Option<SocketAddr>,
+    address: SocketAddr,
     route: &'static Route,
     path: String,
     began: OnceLock<Time>,
@@ -86,13 +94,13 @@ pub struct Act {
 }
 
 impl Act {
-    pub fn of(principal: &Principal, route: &'static Route, path: &str, peer: Option<Peer>) -> Act {
+    pub fn of(principal: &Principal, route: &'static Route, path: &str, Peer(address): Peer) -> Act {
         Act {
             id: uuid::Uuid::now_v7().to_string(),
             tenant: principal.tenant.clone(),
             subject: principal.subject.clone(),
             token_id: principal.token_id.clone(),
-            address: peer.map(|Peer(address)| address),
+            address,
             route,
             path: path.to_owned(),
             began: OnceLock::new(),
@@ -167,7 +175,7 @@ impl Act {
             path: self.path.clone(),
             status,
             token_id: self.token_id.as_deref().map(str::to_owned),
-            address: self.address.map(|address| address.ip().to_string()),
+            address: Some(self.address.ip().to_string()),
             route: Some(self.route.path.to_owned()),
             asked: (!asked.is_empty()).then_some(asked),
             on_behalf_of: self.user.get().cloned(),

@@ -69,6 +69,9 @@ async fn metrics(State(app): State<App>, caller: ApiCaller, _: Params) -> impl I
     );
     write_meters(&mut page, app.engine.meters());
     app.watched.requests.write(&mut page);
+    if let Door::Tokens(remembered) = &app.door {
+        remembered.wrong.write(&mut page);
+    }
     if let Some(export) = &app.watched.export {
         export.write(&mut page);
     }

@@ -12,6 +12,7 @@ pub mod cors;
 pub mod etag;
 pub mod events;
 pub mod flows;
+pub mod guesses;
 pub mod health;
 pub mod listen;
 pub mod live;

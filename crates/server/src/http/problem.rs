@@ -1,5 +1,7 @@
 //! What went wrong, as RFC 9457 writes it. Every answer that is not good has this shape.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -14,13 +16,14 @@ use super::codes::{self, Code};
 
 /// The media type of a problem.
 pub const PROBLEM_JSON: &str = "application/problem+json";
-/// When to try again while the store is away.
-const RETRY_AFTER: &str = "1";
+/// When to try again if nothing else is known, in seconds.
+const RETRY_AFTER: u64 = 1;
 
 #[derive(Debug)]
 pub struct ApiError {
     pub code: &'static Code,
     details: Box<ProblemDetails>,
+    retry_after: Option<Duration>,
 }
 
 impl ApiError {
@@ -33,7 +36,7 @@ impl ApiError {
             code: code.code.to_owned(),
             ..ProblemDetails::default()
         };
-        ApiError { code, details: Box::new(details) }
+        ApiError { code, details: Box::new(details), retry_after: None }
     }
 
     /// Names a place in the body.
@@ -48,6 +51,11 @@ impl ApiError {
     pub fn with(mut self, add: impl FnOnce(&mut ProblemDetails)) -> ApiError {
         add(&mut self.details);
         self
+    }
+
+    /// Says when to try again.
+    pub fn retry_after(self, wait: Duration) -> ApiError {
+        ApiError { retry_after: Some(wait), ..self }
     }
 
     pub fn parameter(name: &str, detail: impl Into<String>) -> ApiError {
@@ -78,7 +86,11 @@ impl IntoResponse for ApiError {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         match self.code.status {
             401 => drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            429 | 503 => drop(headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER))),
+            429 | 503 => {
+                // In whole seconds, and never before it can help.
+                let wait = self.retry_after.map_or(RETRY_AFTER, |wait| wait.as_secs_f64().ceil() as u64);
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.max(1)));
+            }
             _ => {}
         }
         response

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,6 +14,7 @@ use flowline::core::Json;
 use flowline::store::{NewDocument, Store};
 use flowline_api::access::NewSession;
 
+use super::audit::Peer;
 use super::problem::ApiError;
 use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, BodyLimit, Route, RouteAccess, handler};
@@ -29,7 +31,7 @@ pub const ROUTES: &[Route] = &[
         .about("Exchanges a token for a session cookie that lasts 12 hours, or until the token is revoked. For browsers; other clients send the token itself.")
         .body(Body::of::<NewSession>(BodyLimit::Bytes(64 << 10)))
         .answers(&[Answer::empty(204, "Signed in; the response sets the cookie.")])
-        .problems(&[&codes::UNAUTHORIZED, &codes::FORBIDDEN]),
+        .problems(&[&codes::UNAUTHORIZED, &codes::FORBIDDEN, &codes::TOO_MANY_WRONG_TOKENS]),
     Route::delete("/v1/session", RouteAccess::Open, "Sign out of the console", handler!(sign_out))
         .about("Ends the session of the cookie, if there is one.")
         .answers(&[Answer::empty(204, "Signed out; the response removes the cookie.")])
@@ -40,13 +42,12 @@ async fn sign_in(
     State(app): State<App>,
     _: Params,
     headers: HeaderMap,
+    Extension(peer): Extension<Peer>,
     JsonBody(new): JsonBody<NewSession>,
 ) -> Result<Response, ApiError> {
     from_own_page(&headers)?;
     let hash = token::hash(new.token.trim());
-    if !access::is_good(&app, &hash).await? {
-        return Err(ApiError::new(&codes::UNAUTHORIZED, access::UNKNOWN));
-    }
+    access::sign_in(&app, &hash, peer).await?;
     let secret = token::random()?;
     let body = Json::of(&hash).map_err(|error| ApiError::new(&codes::INTERNAL, error.to_string()))?;
     let session = NewDocument::new(COLLECTION, &token::hash(&secret), body, Some(LASTS));
@@ -62,14 +63,14 @@ async fn sign_out(State(app): State<App>, _: Params, headers: HeaderMap) -> Resu
     Ok(set_cookie(&headers, "", Duration::ZERO))
 }
 
-/// The hash of the token that a request's session stands for; `None` if it has no session that lasts. The token itself is
+/// The hash of the token that the session of a cookie stands for; `None` if it's no session that lasts. The token itself is
 /// still to be looked up.
 pub async fn token_of(
     store: &dyn Store,
     method: &Method,
     headers: &HeaderMap,
+    secret: &str,
 ) -> Result<Option<String>, ApiError> {
-    let Some(secret) = cookie(headers) else { return Ok(None) };
     if ![Method::GET, Method::HEAD].contains(method) {
         from_own_page(headers)?;
     }
@@ -77,7 +78,8 @@ pub async fn token_of(
     Ok(found.and_then(|found| serde_json::from_str(found.body.get()).ok()))
 }
 
-fn cookie(headers: &HeaderMap) -> Option<&str> {
+/// The secret of a request's session.
+pub fn cookie(headers: &HeaderMap) -> Option<&str> {
     let given = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = given.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, secret)| secret)
