@@ -2,7 +2,11 @@
 //!
 //! A chain decides on one completion that triggers one step; a fan-out on one of many parallel completions; a join on
 //! one of the events that a single step waits for. The state's copy and its bytes, which every decision makes, are
-//! shown beside it: they are the part that must grow with the flow.
+//! shown beside it: they are the part that must grow with the flow. Two decisions that don't grow follow: a start whose
+//! input has a schema, and a completion whose event has a schema and sets off a step with an `if`.
+//!
+//! Arguments name the flows to decide, for counting instructions of one: `valgrind --tool=callgrind
+//! --toggle-collect='flowline_core::decide::decide' …/decide_cost judged`.
 
 // A benchmark reads the clock; the crate itself never does.
 #![allow(clippy::disallowed_types)]
@@ -11,7 +15,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use flowline_core::decide::{DecideInput, Decided, Known, Moment, Start, decide};
-use flowline_core::definition::{Definition, Runner, StepDefinition, Subscribes};
+use flowline_core::definition::{Definition, Format, Runner, StepDefinition, Subscribes, read};
 use flowline_core::limits::Limits;
 use flowline_core::{Json, Plan, RunId, RunState, Time};
 
@@ -20,9 +24,14 @@ const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
 const WIDE: usize = 900;
 
 fn main() {
+    let named: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = |name: &str| named.is_empty() || named.iter().any(|wanted| wanted == name);
     println!("{:>8} {:>8} {:>12} {:>12} {:>12}", "flow", "steps", "decide ns", "copy ns", "encode ns");
     for size in SIZES {
         for (name, definition) in [("chain", chain(size)), ("fan-out", fan_out(size)), ("join", join(size))] {
+            if !wanted(name) {
+                continue;
+            }
             let plan = Plan::build(definition).expect("a valid flow");
             let state = halfway(&plan);
             let Some(step) = state.live().find(|&step| leads_to_one(&plan, step)) else { continue };
@@ -33,6 +42,49 @@ fn main() {
             let encoded = time(rounds, || state.encode());
             println!("{name:>8} {size:>8} {decided:>12} {copied:>12} {encoded:>12}");
         }
+    }
+    if wanted("judged") {
+        judged();
+    }
+}
+
+const ROUNDS: usize = 5_000;
+const JUDGED: &str = r#"
+flow: judged
+input: &order
+  type: object
+  required: [id, total, lines]
+  properties:
+    id: { type: string, pattern: "^[a-z]+-[0-9]+$" }
+    total: { type: number, minimum: 0 }
+    lines: { type: array, items: { type: object, properties: { sku: { type: string }, count: { type: integer } } } }
+steps:
+  pay:
+    function: f
+    returns: order.paid
+    emits: { order.paid: *order }
+  ship:
+    function: f
+    subscribes: [order.paid]
+    if: "events['order.paid'].total > 100 && events['order.paid'].lines.exists(line, line.count > 1)"
+"#;
+
+fn judged() {
+    let read = read("judged.yaml", JUDGED, Format::Yaml).expect("a valid file");
+    let plan = Plan::build(read.definition).expect("a valid flow");
+    let order = Json::parse(
+        r#"{"id": "order-7", "total": 120, "lines": [{"sku": "a", "count": 1}, {"sku": "b", "count": 2}]}"#,
+    )
+    .expect("JSON");
+    let start = DecideInput::Start(Box::new(Start::new(order.clone())));
+    let empty = RunState::new(&plan);
+    let begun = next(&plan, &empty, &start);
+    let paid =
+        DecideInput::Done { step: 0, attempt: begun.step(0).attempt, result: order, emits: Vec::new() };
+    assert_eq!(next(&plan, &begun, &paid).live().count(), 1, "the condition holds");
+    for (name, state, input) in [("start", &empty, &start), ("judged", &begun, &paid)] {
+        let decided = time(ROUNDS, || decide(&plan, state, input, &Known::default(), moment(&run())));
+        println!("{name:>8} {:>8} {decided:>12}", plan.steps.len());
     }
 }
 
