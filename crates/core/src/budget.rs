@@ -14,6 +14,13 @@ pub const STEPS: u64 = 1_000_000;
 pub const BYTES: u64 = 64 << 20;
 /// Steps of all evaluations of one decision, or of one request's templates.
 pub const TOTAL_STEPS: u64 = 4 * STEPS;
+/// Steps that one check of a payload against its schema can take. One is a subschema that looks at a value.
+pub const CHECK_STEPS: u64 = 2_000_000;
+/// Steps of all checks of one decision.
+pub const TOTAL_CHECK_STEPS: u64 = 4 * CHECK_STEPS;
+/// Steps, and steps of checks, of work that is quick: about a tenth of a millisecond. What takes more is done where it holds
+/// up nobody.
+pub const QUICK_STEPS: u64 = 4_000;
 
 /// The bytes of text that count as one step.
 const STEP_BYTES: u64 = 64;
@@ -40,24 +47,58 @@ impl TooCostly {
 
 /// What a decision, or a request's templates, may still cost.
 #[derive(Debug)]
-pub struct Budget(Cell<u64>);
+pub struct Budget {
+    steps: Cell<u64>,
+    checks: Cell<u64>,
+    /// Whether something was stopped.
+    spent: Cell<bool>,
+}
 
 impl Default for Budget {
     fn default() -> Budget {
-        Budget(Cell::new(TOTAL_STEPS))
+        Budget::of(TOTAL_STEPS, TOTAL_CHECK_STEPS)
     }
 }
 
 impl Budget {
+    /// A budget for whoever can do the work again elsewhere, on a whole one, if this one is [spent](Budget::is_spent).
+    pub fn quick() -> Budget {
+        Budget::of(QUICK_STEPS, QUICK_STEPS)
+    }
+
+    fn of(steps: u64, checks: u64) -> Budget {
+        Budget { steps: Cell::new(steps), checks: Cell::new(checks), spent: Cell::new(false) }
+    }
+
+    /// Whether it was exceeded: what was stopped for that may be possible on a larger one.
+    pub fn is_spent(&self) -> bool {
+        self.spent.get()
+    }
+
+    /// The steps that a check may still take.
+    pub(crate) fn checks(&self) -> u64 {
+        self.checks.get()
+    }
+
+    /// Counts a check, or says that it would be too much.
+    pub(crate) fn check(&self, steps: Option<u64>) -> bool {
+        let left = steps.and_then(|steps| self.checks.get().checked_sub(steps));
+        match left {
+            Some(left) => self.checks.set(left),
+            None => self.spent.set(true),
+        }
+        left.is_some()
+    }
+
     /// Counts one evaluation. What it leaves over goes back to the budget.
     pub(crate) fn meter(&self) -> Meter<'_> {
-        let granted = self.0.get().min(STEPS);
+        let granted = self.steps.get().min(STEPS);
         Meter { budget: self, granted, steps: granted, bytes: BYTES }
     }
 
     #[cfg(test)]
-    pub(crate) fn of(steps: u64) -> Budget {
-        Budget(Cell::new(steps))
+    pub(crate) fn of_steps(steps: u64) -> Budget {
+        Budget::of(steps, TOTAL_CHECK_STEPS)
     }
 }
 
@@ -85,6 +126,7 @@ impl Meter<'_> {
             }
             None => {
                 self.steps = 0;
+                self.budget.spent.set(true);
                 Err(if self.granted < STEPS { TooCostly::Together } else { TooCostly::Steps })
             }
         }
@@ -104,7 +146,10 @@ impl Meter<'_> {
                 self.bytes = left;
                 self.reads(bytes)
             }
-            None => Err(TooCostly::Bytes),
+            None => {
+                self.budget.spent.set(true);
+                Err(TooCostly::Bytes)
+            }
         }
     }
 
@@ -117,8 +162,8 @@ impl Meter<'_> {
 
 impl Drop for Meter<'_> {
     fn drop(&mut self) {
-        let left = self.budget.0.get();
-        self.budget.0.set(left - (self.granted - self.steps).min(left));
+        let left = self.budget.steps.get();
+        self.budget.steps.set(left - (self.granted - self.steps).min(left));
     }
 }
 
@@ -142,6 +187,20 @@ mod tests {
         assert_eq!(last.step(), Err(TooCostly::Together));
         drop(last);
         assert_eq!(budget.meter().step(), Err(TooCostly::Together));
+    }
+
+    #[test]
+    fn checks_have_a_total_and_what_exceeds_it_is_remembered() {
+        let budget = Budget::default();
+        for _ in 0..4 {
+            assert!(budget.check(Some(CHECK_STEPS)) && !budget.is_spent());
+        }
+        assert!(!budget.check(Some(1)) && budget.is_spent());
+        let quick = Budget::quick();
+        assert_eq!(quick.meter().steps(QUICK_STEPS), Ok(()));
+        assert!(!quick.is_spent());
+        assert_eq!(quick.meter().step(), Err(TooCostly::Together));
+        assert!(quick.is_spent());
     }
 
     #[test]

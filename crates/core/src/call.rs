@@ -87,9 +87,10 @@ impl CallTemplate {
         Ok(CallTemplate { call: Parsed::Send { to, event: send.event.clone(), payload }, reads_input })
     }
 
-    pub fn render(&self, given: &Given<'_>) -> Result<Call, RenderError> {
-        let (variables, budget) = (given.variables(self.reads_input), Budget::default());
-        let reads = (&variables, &budget);
+    /// Renders it, within what a budget leaves.
+    pub fn render(&self, given: &Given<'_>, budget: &Budget) -> Result<Call, RenderError> {
+        let variables = given.variables(self.reads_input);
+        let reads = (&variables, budget);
         Ok(match &self.call {
             Parsed::Start { flow, input } => {
                 let input = input_of(input, given, reads)?;
@@ -173,7 +174,7 @@ mod tests {
         let input = Json::from(input);
         let (run, step) = (json!({ "id": "r1" }), json!({ "attempt": 1 }));
         let given = Given { input: &input, run, step, limits: Limits::default() };
-        CallTemplate::compile(&runner).unwrap().unwrap().render(&given)
+        CallTemplate::compile(&runner).unwrap().unwrap().render(&given, &Budget::default())
     }
 
     fn send(run: &str, payload: Option<Value>) -> Runner {

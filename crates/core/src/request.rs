@@ -108,12 +108,12 @@ impl RequestTemplate {
         })
     }
 
-    pub fn render(&self, given: &Given<'_>) -> Result<Rendered, RenderError> {
+    /// Renders it, within what a budget leaves.
+    pub fn render(&self, given: &Given<'_>, budget: &Budget) -> Result<Rendered, RenderError> {
         let variables = given.variables(self.reads_input);
-        let budget = Budget::default();
-        let url = self.url(&variables, &budget).map_err(at("the URL"))?;
+        let url = self.url(&variables, budget).map_err(at("the URL"))?;
         let headers = self.headers.iter().map(|(name, template)| {
-            let value = template.text(&variables, &budget, str::to_owned).and_then(one_line);
+            let value = template.text(&variables, budget, str::to_owned).and_then(one_line);
             value.map(|value| (name.clone(), value)).map_err(at(&format!("header {name:?}")))
         });
         let headers = headers.collect::<Result<_, _>>()?;
@@ -121,7 +121,7 @@ impl RequestTemplate {
             None if self.input_is_body => Some(given.input.get().to_owned()),
             None => None,
             Some(shape) => {
-                let value = shape.value(&variables, &budget, given.limits.join()).map_err(at("the body"))?;
+                let value = shape.value(&variables, budget, given.limits.join()).map_err(at("the body"))?;
                 Some(match value {
                     Value::String(text) if self.plain => text,
                     value => value.to_string(),
@@ -186,12 +186,8 @@ mod tests {
         let input = Json::of(&input).unwrap();
         let run = json!({ "id": "r1", "flow": "f", "tenant": "t" });
         let step = json!({ "name": "s", "attempt": 2, "idempotencyKey": "r1__s" });
-        RequestTemplate::compile(request).unwrap().render(&Given {
-            input: &input,
-            run,
-            step,
-            limits: Limits::default(),
-        })
+        let given = Given { input: &input, run, step, limits: Limits::default() };
+        RequestTemplate::compile(request).unwrap().render(&given, &Budget::default())
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
-use crate::budget::TooCostly;
+use crate::budget::{Budget, CHECK_STEPS, TooCostly};
 use crate::json::Json;
 use cost::CostMap;
 
@@ -25,12 +25,12 @@ pub const PATTERN_BYTES: usize = 1 << 10;
 pub const PATTERNS: usize = 100;
 /// What a compiled pattern may take, in bytes: 512 KiB. Repeating a large class of characters is what takes most.
 pub const PATTERN_MEMORY: usize = 512 << 10;
-/// Steps that one check can take. One is a subschema that looks at a value.
-pub const CHECK_STEPS: u64 = 2_000_000;
 /// Up to how many steps a breach is explained. Explaining keeps an error for each, and more than that is no help.
 const EXPLAINED_STEPS: u64 = 20_000;
 /// How much more a check takes whose patterns look around: a match that takes too many steps back is tried both ways.
 const SLOW: u64 = 16;
+/// The bytes of a payload that are parsed in one step.
+const PARSED_BYTES: u64 = 64;
 /// Steps back of one match.
 const BACKTRACKS: usize = 1_000;
 
@@ -38,7 +38,10 @@ const BACKTRACKS: usize = 1_000;
 #[derive(Clone)]
 pub struct Schema {
     kept: Arc<Result<(Validator, CostMap), String>>,
+    /// What one check can take, in steps.
     limit: u64,
+    /// How many steps of a decision's budget one step takes.
+    weight: u64,
 }
 
 /// Why a payload isn't taken.
@@ -84,29 +87,49 @@ impl Schema {
             let path = error.instance_path().to_string();
             if path.is_empty() { error.to_string() } else { format!("at {path}: {error}") }
         })?;
-        let limit = if slow { CHECK_STEPS / SLOW } else { CHECK_STEPS };
-        Ok(Schema { kept: Arc::new(Ok((validator, map))), limit })
+        let weight = if slow { SLOW } else { 1 };
+        Ok(Schema { kept: Arc::new(Ok((validator, map))), limit: CHECK_STEPS / weight, weight })
     }
 
     /// Compiles a schema of a definition that was registered before. One that is refused today checks nothing: whatever it is
     /// to check is refused as too costly, so that runs which don't need it go on.
     pub(crate) fn of_registered(schema: &Value) -> Schema {
-        Schema::compile(schema).unwrap_or_else(|problem| Schema { kept: Arc::new(Err(problem)), limit: 0 })
+        Schema::compile(schema).unwrap_or_else(|problem| Schema {
+            kept: Arc::new(Err(problem)),
+            limit: 0,
+            weight: 1,
+        })
     }
 
     /// Checks a payload, unless that could take too much.
     pub fn check(&self, payload: &Json) -> Result<(), SchemaError> {
+        self.check_in(payload, &Budget::default())
+    }
+
+    /// Checks a payload within what a budget leaves.
+    pub(crate) fn check_in(&self, payload: &Json, budget: &Budget) -> Result<(), SchemaError> {
         let (validator, map) = match &*self.kept {
             Ok(kept) => kept,
             Err(problem) => return Err(SchemaError::TooCostly(format!("too costly: {problem}"))),
         };
-        let value = payload.value();
-        let Ok(cost) = map.cost(&value, self.limit) else {
-            let problem = format!(
-                "too costly: checking it against its schema can take more than {} steps; send less, or simplify the schema",
-                self.limit
-            );
-            return Err(SchemaError::TooCostly(problem));
+        // Parsing counts too.
+        let parsing = payload.get().len() as u64 / PARSED_BYTES;
+        let left = budget.checks().checked_sub(parsing);
+        let value = left.map(|_| payload.value());
+        let limit = left.map_or(0, |left| self.limit.min(left / self.weight));
+        let cost = value.as_ref().and_then(|value| map.cost(value, limit).ok());
+        let (true, Some(value), Some(cost)) =
+            (budget.check(cost.map(|cost| cost * self.weight + parsing)), value, cost)
+        else {
+            return Err(SchemaError::TooCostly(match limit < self.limit {
+                true => "too costly: the checks of this decision can take too many steps together; send less, or simplify \
+                         the schemas"
+                    .to_owned(),
+                false => format!(
+                    "too costly: checking it against its schema can take more than {} steps; send less, or simplify the schema",
+                    self.limit
+                ),
+            }));
         };
         if cost > EXPLAINED_STEPS {
             return match validator.is_valid(&value) {

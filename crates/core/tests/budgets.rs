@@ -113,10 +113,35 @@ fn a_start_whose_context_is_too_costly_is_refused() {
 
 /// Two alternatives that lead to two alternatives each, 21 levels deep.
 fn doubling() -> String {
+    doubling_to(21)
+}
+
+fn doubling_to(depth: usize) -> String {
     let level =
         |at: usize| format!("d{at}: {{anyOf: [{{$ref: '#/$defs/d{0}'}}, {{$ref: '#/$defs/d{0}'}}]}}", at + 1);
-    let levels: Vec<String> = (0..21).map(level).collect();
-    format!("{{$defs: {{{}, d21: {{type: string}}}}, $ref: '#/$defs/d0'}}", levels.join(", "))
+    let levels: Vec<String> = (0..depth).map(level).collect();
+    format!("{{$defs: {{{}, d{depth}: {{type: string}}}}, $ref: '#/$defs/d0'}}", levels.join(", "))
+}
+
+/// The checks of a decision have a budget together, however many there are and however little each one takes.
+#[test]
+fn many_checks_that_are_each_within_budget_are_too_costly_together() {
+    let schema = doubling_to(15);
+    let names: Vec<String> = (0..40).map(|at| format!("e{at}")).collect();
+    let emits: Vec<String> = names.iter().map(|name| format!("{name}: {schema}")).collect();
+    let flow =
+        format!("steps:\n  a: {{function: f, emits: {{{}}}, retry: {{attempts: 5}}}}", emits.join(", "));
+    let all: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), r#""x""#)).collect();
+    let mut run = Scenario::started(&flow, "null");
+    run.done("a", "null", &all);
+    assert_eq!((run.phase("a"), run.status()), (Phase::Failed, Status::Failed));
+    let failed = run.data(EventType::StepFailed);
+    assert_eq!(failed["code"], "too_costly");
+    assert!(failed["error"].as_str().unwrap().contains("together"), "{failed}");
+
+    let mut few = Scenario::started(&flow, "null");
+    few.done("a", "null", &all[..2]);
+    assert_eq!(few.phase("a"), Phase::Completed);
 }
 
 #[test]

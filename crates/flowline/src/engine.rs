@@ -10,6 +10,7 @@ use flowline_store::{Store, StoreError};
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::aside::Aside;
 use crate::attempt::volume::LogTally;
 use crate::config::{Config, InstanceRole};
 use crate::drive::host::{Host, InputCaller, Mail};
@@ -106,6 +107,7 @@ impl Drop for Owned {
 pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
     pub plans: Arc<Plans>,
+    pub aside: Arc<Aside>,
     pub config: Config,
     pub inbox: mpsc::UnboundedSender<Mail>,
     pub meters: Arc<Meters>,
@@ -205,6 +207,11 @@ impl Engine {
     /// The plans of definitions that were used lately.
     pub fn plans(&self) -> &Plans {
         &self.shared.plans
+    }
+
+    /// Where to do work that would hold up others.
+    pub fn aside(&self) -> &Aside {
+        &self.shared.aside
     }
 
     /// What this engine has done so far.
@@ -369,7 +376,8 @@ impl EngineBuilder {
     pub async fn start(mut self) -> Result<Engine, EngineError> {
         self.config.limits.check().map_err(EngineError::Invalid)?;
         let store = self.place.open()?;
-        let plans = Arc::new(Plans::default());
+        let aside = Arc::new(Aside::default());
+        let plans = Arc::new(Plans::compiled_by(aside.clone()));
         let calls = Arc::new(Calls::default());
         for need in ["start", "send"] {
             self.runners.add(need, calls.clone());
@@ -403,6 +411,7 @@ impl EngineBuilder {
         let shared = Shared {
             store,
             plans,
+            aside,
             inbox,
             meters,
             remote,

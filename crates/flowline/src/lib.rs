@@ -39,6 +39,7 @@
 //! - **Operate** it: [`Engine::cancel`], [`Engine::pause`], [`Engine::retry`]; on any open store, [`explain`], [`stats`],
 //!   [`stuck`], [`verify`], [`reconcile`], [`retain`] and [`relocate`]; [`meters`] and [`trace`] for what watches.
 
+mod aside;
 mod attempt;
 mod config;
 mod drive;
@@ -75,6 +76,7 @@ mod subscribe;
 pub mod trace;
 pub mod verify;
 
+pub use aside::Aside;
 pub use config::{Config, InstanceRole, instance_name};
 pub use engine::{Engine, EngineBuilder, EngineError};
 pub use flow::{All, Any, Event, Flow, FlowBuilder, StepInput, StepOutput};

@@ -8,9 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::budget::Budget;
 use flowline_core::decide::{Sender, check_event};
 use flowline_core::ids::{digest, is_own_key};
-use flowline_core::{DecideInput, Json, RunId, RunKey, Status, limits};
+use flowline_core::limits::Limits;
+use flowline_core::{DecideInput, Json, Plan, RunId, RunKey, Status, limits};
 use flowline_store::{NewDocument, Receipt, RunRow, StoreError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -259,8 +261,22 @@ impl SendRequest {
         let row = self.engine.row(&self.run).await?;
         let plan = self.engine.plans().get(self.engine.store(), &row.tenant, &row.definition).await?;
         let limits = self.engine.config().limits;
-        check_event(&plan, &self.name, &self.payload, &self.sender, limits).map_err(EngineError::Refused)?;
+        self.check_event(plan, limits).await?;
         Ok(row)
+    }
+
+    /// Whether runs of this plan take the event.
+    async fn check_event(&self, plan: Arc<Plan>, limits: Limits) -> Result<(), EngineError> {
+        {
+            let quick = Budget::quick();
+            let checked = check_event(&plan, &self.name, &self.payload, &self.sender, limits, &quick);
+            if !quick.is_spent() {
+                return checked.map_err(EngineError::Refused);
+            }
+        }
+        let (name, payload, sender) = (self.name.clone(), self.payload.clone(), self.sender.clone());
+        let work = move || check_event(&plan, &name, &payload, &sender, limits, &Budget::default());
+        self.engine.aside().run(self.engine.tenant(), work).await.map_err(EngineError::Refused)
     }
 
     /// Starts the run if there's none.
@@ -272,8 +288,7 @@ impl SendRequest {
         }
         let request = self.engine.run_named(&flow, input).await?;
         let limits = self.engine.config().limits;
-        check_event(request.plan()?, &self.name, &self.payload, &self.sender, limits)
-            .map_err(EngineError::Refused)?;
+        self.check_event(request.plan()?.clone(), limits).await?;
         match request.idempotency_key(key).await {
             // Somebody else was faster, with another input: the run is there, which is what counts.
             Ok(_) | Err(EngineError::KeyConflict { .. }) => Ok(()),

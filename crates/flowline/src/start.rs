@@ -68,7 +68,7 @@ impl StartRequest {
     }
 
     /// What would run.
-    pub(crate) fn plan(&self) -> Result<&Plan, EngineError> {
+    pub(crate) fn plan(&self) -> Result<&Arc<Plan>, EngineError> {
         match &self.start {
             Ok((plan, _)) => Ok(plan),
             Err(error) => Err(EngineError::Invalid(error.to_string())),

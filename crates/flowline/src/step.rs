@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flowline_core::budget::Budget;
 use flowline_core::call::Call;
 use flowline_core::decide::{AttemptFailure, Retryable};
 use flowline_core::error::with_causes;
-use flowline_core::request::Given;
+use flowline_core::plan::PlanStep;
+use flowline_core::request::{Given, RenderError};
 use flowline_core::{Json, RunId, Tenant};
 use flowline_store::StateScope;
 use serde::Serialize;
@@ -81,13 +83,30 @@ impl Step {
     }
 
     /// What a step that calls the engine asks of it.
-    pub(crate) fn call(&self, input: &Json) -> Result<Call, StepError> {
-        match &self.live.attempt.planned().call {
-            Some(call) => call
-                .render(&self.given(input))
-                .map_err(|error| StepError::fatal(error.to_string()).code(error.code.unwrap_or("template"))),
-            None => Err(StepError::fatal("the step makes no call").code("template")),
+    pub(crate) async fn call(&self, input: &Json) -> Result<Call, StepError> {
+        let call = |planned: &PlanStep, given: &Given<'_>, budget: &Budget| {
+            planned.call.as_ref().map(|call| call.render(given, budget))
+        };
+        let missing = || StepError::fatal("the step makes no call").code("template");
+        self.rendered(input, call).await.ok_or_else(missing)?.map_err(unrendered)
+    }
+
+    /// Renders templates of the step: here if that's quick, else where it holds up nobody.
+    pub(crate) async fn rendered<T: Send + 'static>(
+        &self,
+        input: &Json,
+        render: fn(&PlanStep, &Given<'_>, &Budget) -> T,
+    ) -> T {
+        {
+            let quick = Budget::quick();
+            let rendered = render(self.live.attempt.planned(), &self.given(input), &quick);
+            if !quick.is_spent() {
+                return rendered;
+            }
         }
+        let (step, input) = (self.clone(), input.clone());
+        let work = move || render(step.live.attempt.planned(), &step.given(&input), &Budget::default());
+        self.live.aside.run(self.tenant(), work).await
     }
 
     /// W3C Trace Context of this attempt, to pass on to other services.
@@ -284,4 +303,10 @@ impl<E: std::error::Error> From<E> for StepError {
     fn from(error: E) -> StepError {
         StepError::new(with_causes(&error))
     }
+}
+
+/// A template that can't be rendered won't be the next time either.
+pub(crate) fn unrendered(error: RenderError) -> StepError {
+    let code = error.code.unwrap_or("template");
+    StepError::fatal(error).code(code)
 }

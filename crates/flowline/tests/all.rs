@@ -2,6 +2,7 @@
 
 mod beside;
 mod commands;
+mod costly;
 mod engine;
 mod example_machines;
 mod examples;

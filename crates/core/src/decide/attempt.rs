@@ -102,7 +102,7 @@ impl Draft<'_> {
         payload.clone().within(&format!("emit {name:?}"), self.moment.limits.payload())?;
         if let Some(schema) = schema {
             let what = || format!("emit {name:?} of step {:?}", planned.name);
-            schema.check(payload).map_err(|problem| unfit(what(), problem))?;
+            schema.check_in(payload, self.budget).map_err(|problem| unfit(what(), problem))?;
         }
         Ok(event)
     }

@@ -39,14 +39,20 @@ pub(super) struct Draft<'a> {
     /// A turn of a machine that came to its end and was not dealt with yet.
     pub(super) over: Option<Current>,
     failure: Option<(String, Option<Arc<str>>)>,
-    /// What the expressions of this decision may still cost together.
-    pub(super) budget: Budget,
+    /// What the expressions and checks of this decision may still cost together.
+    pub(super) budget: &'a Budget,
     /// Payloads that its expressions have read.
     parsed: RefCell<BTreeMap<PayloadSlot, Rc<CelPayload>>>,
 }
 
 impl<'a> Draft<'a> {
-    pub fn new(plan: &'a Plan, state: &RunState, known: &'a Known, moment: Moment<'a>) -> Draft<'a> {
+    pub fn new(
+        plan: &'a Plan,
+        state: &RunState,
+        known: &'a Known,
+        moment: Moment<'a>,
+        budget: &'a Budget,
+    ) -> Draft<'a> {
         Draft {
             plan,
             state: state.clone(),
@@ -64,7 +70,7 @@ impl<'a> Draft<'a> {
             receipts: Receipts::new(),
             over: None,
             failure: None,
-            budget: Budget::default(),
+            budget,
             parsed: RefCell::default(),
         }
     }
@@ -232,7 +238,7 @@ impl<'a> Draft<'a> {
             true => self.readable_events(self.state.given(self.plan, step)),
             false => Vec::new(),
         };
-        match condition.test_in(&variables.with("events", events), &self.budget) {
+        match condition.test_in(&variables.with("events", events), self.budget) {
             Ok(true) => Ok(true),
             Ok(false) => {
                 self.skip(step, "condition");
@@ -408,7 +414,7 @@ impl<'a> Draft<'a> {
         let variables = Variables::of([("input", self.readable_input())])
             .with("events", self.readable_events(0..self.plan.events.len() as u32))
             .with("results", names.zip(results));
-        Ok(output.evaluate_in(&variables, &self.budget).map(Json::from).and_then(|json| {
+        Ok(output.evaluate_in(&variables, self.budget).map(Json::from).and_then(|json| {
             let limit = self.moment.limits.payload();
             json.within("the result", limit).map_err(|error| error.to_string().into())
         }))

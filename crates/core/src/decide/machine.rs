@@ -114,7 +114,7 @@ impl Draft<'_> {
         self.planned()
             .may_send(event, &sender.roles)
             .map_err(|roles| Refusal::Forbidden { event: name.to_owned(), roles })?;
-        check_payload(self.plan, event, name, payload, self.moment.limits)?;
+        check_payload(self.plan, event, name, payload, self.moment.limits, self.budget)?;
         let payload = &if payload.is_nothing() { Json::null() } else { payload.clone() };
         if self.machine().inbox.len() >= limits::INBOX {
             return Err(Refusal::InboxFull.into());

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::budget::Budget;
 use crate::definition::Priority;
 use crate::event::{AttemptOf, EventType, NewEvent, PayloadSlot};
 use crate::expr::EvaluationError;
@@ -331,13 +332,19 @@ fn accepted_list(accepts: &[String]) -> String {
 
 /// Whether a run of this plan could start with this input, asked before there is anything to write to.
 pub fn check_input(plan: &Plan, input: &Json, limits: Limits) -> Result<(), Refusal> {
-    input.clone().within("the input", limits.payload())?;
-    check_input_schema(plan, input)
+    check_input_within(plan, input, limits, &Budget::default())
 }
 
-fn check_input_schema(plan: &Plan, input: &Json) -> Result<(), Refusal> {
+fn check_input_within(plan: &Plan, input: &Json, limits: Limits, budget: &Budget) -> Result<(), Refusal> {
+    input.clone().within("the input", limits.payload())?;
+    check_input_schema(plan, input, budget)
+}
+
+fn check_input_schema(plan: &Plan, input: &Json, budget: &Budget) -> Result<(), Refusal> {
     match &plan.input {
-        Some(schema) => schema.check(input).map_err(|problem| unfit("the input".to_owned(), problem)),
+        Some(schema) => {
+            schema.check_in(input, budget).map_err(|problem| unfit("the input".to_owned(), problem))
+        }
         None => Ok(()),
     }
 }
@@ -349,6 +356,7 @@ pub fn check_event(
     payload: &Json,
     sender: &Sender,
     limits: Limits,
+    budget: &Budget,
 ) -> Result<(), Refusal> {
     let event = known_event(plan, name)?;
     if let Some(machine) = &plan.machine {
@@ -356,7 +364,7 @@ pub fn check_event(
             .may_send(event, &sender.roles)
             .map_err(|roles| Refusal::Forbidden { event: name.to_owned(), roles })?;
     }
-    check_payload(plan, event, name, payload, limits)
+    check_payload(plan, event, name, payload, limits, budget)
 }
 
 /// The number of an external event that runs of this plan accept: the definition lists it and, for a machine, a state
@@ -375,11 +383,18 @@ fn known_event(plan: &Plan, name: &str) -> Result<u32, Refusal> {
 }
 
 /// Whether the payload of an external event is within its limit and matches its schema.
-fn check_payload(plan: &Plan, event: u32, name: &str, payload: &Json, limits: Limits) -> Result<(), Refusal> {
+fn check_payload(
+    plan: &Plan,
+    event: u32,
+    name: &str,
+    payload: &Json,
+    limits: Limits,
+    budget: &Budget,
+) -> Result<(), Refusal> {
     let what = format!("event {name:?}");
     payload.clone().within(&what, limits.payload())?;
     match &plan.events[event as usize].accepted {
-        Some(Some(schema)) => schema.check(payload).map_err(|problem| unfit(what, problem)),
+        Some(Some(schema)) => schema.check_in(payload, budget).map_err(|problem| unfit(what, problem)),
         _ => Ok(()),
     }
 }
@@ -400,10 +415,35 @@ pub fn decide(
     known: &Known,
     moment: Moment<'_>,
 ) -> Decided {
+    decide_within(plan, state, input, known, moment, &Budget::default())
+}
+
+/// [`decide`], unless it takes more than [`budget::QUICK_STEPS`](crate::budget::QUICK_STEPS): then the caller must decide
+/// where that holds up nobody.
+pub fn decide_quickly(
+    plan: &Plan,
+    state: &RunState,
+    input: &DecideInput,
+    known: &Known,
+    moment: Moment<'_>,
+) -> Option<Decided> {
+    let budget = Budget::quick();
+    let decided = decide_within(plan, state, input, known, moment, &budget);
+    (!budget.is_spent()).then_some(decided)
+}
+
+fn decide_within(
+    plan: &Plan,
+    state: &RunState,
+    input: &DecideInput,
+    known: &Known,
+    moment: Moment<'_>,
+    budget: &Budget,
+) -> Decided {
     if !state.started && !matches!(input, DecideInput::Start(_)) {
         return Decided::Refused(Refusal::NotStarted);
     }
-    let mut draft = Draft::new(plan, state, known, moment);
+    let mut draft = Draft::new(plan, state, known, moment, budget);
     let outcome = match input {
         DecideInput::Start(start) => draft.start(start),
         DecideInput::Started { step, attempt, data } => draft.started(*step, *attempt, data),

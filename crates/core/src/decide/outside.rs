@@ -3,8 +3,8 @@
 use super::attempt::clip;
 use super::draft::Draft;
 use super::{
-    Finish, Halt, Inherited, OtherJobs, Refusal, Start, check_input, check_input_schema, check_payload,
-    known_event,
+    Finish, Halt, Inherited, OtherJobs, Refusal, Start, check_input_schema, check_input_within,
+    check_payload, known_event,
 };
 use crate::definition::Priority;
 use crate::event::{EventType, PayloadSlot};
@@ -20,9 +20,9 @@ impl Draft<'_> {
         }
         let input = &start.input;
         match start.retry_of {
-            None => check_input(self.plan, input, self.moment.limits)?,
+            None => check_input_within(self.plan, input, self.moment.limits, self.budget)?,
             // The store holds it already.
-            Some(_) => check_input_schema(self.plan, input)?,
+            Some(_) => check_input_schema(self.plan, input, self.budget)?,
         }
         if self.plan.machine.is_some() && start.standing.is_none() {
             // A delayed start must not be taken that could never begin.
@@ -104,7 +104,7 @@ impl Draft<'_> {
             return Err(Halt::Applied);
         }
         self.refuse_if_ended()?;
-        check_payload(self.plan, event, name, payload, self.moment.limits)?;
+        check_payload(self.plan, event, name, payload, self.moment.limits, self.budget)?;
         self.publish(None, event, payload, event_id);
         self.settle()
     }

@@ -239,7 +239,7 @@ proptest! {
     #[test]
     fn no_expression_goes_beyond_its_budget(text in expression(), steps in 0u64..400) {
         if let Ok(expr) = Expr::parse(&text) {
-            let budget = Budget::of(steps);
+            let budget = Budget::of_steps(steps);
             let variables = given();
             let of = variables.iter().map(|(name, value)| (*name, CelPayload::of(Json::from(value.clone()))));
             let variables = Variables::of(of);

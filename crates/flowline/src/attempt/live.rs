@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::record::{self, Record};
 use super::volume::{self, LogRoom, LogTally, LogVolume};
 use super::{ASK_AGAIN, Attempt, FLUSH, Launch, out_of_time_error};
+use crate::aside::Aside;
 use crate::drive::host::Mail;
 use crate::drive::{DriverMessage, Reply};
 use crate::meters::Meters;
@@ -38,6 +39,7 @@ pub(crate) struct LiveAttempt {
     store: Arc<dyn Store>,
     inbox: mpsc::UnboundedSender<Mail>,
     record: Mutex<Record>,
+    pub(crate) aside: Arc<Aside>,
     tally: Arc<LogTally>,
     logged: Mutex<LogVolume>,
     /// Held while lines are on their way to the log, so that they land in order.
@@ -51,6 +53,7 @@ pub(crate) struct Workplace {
     /// Its name, as JSON.
     pub instance: Json,
     pub limits: Limits,
+    pub aside: Arc<Aside>,
     pub tally: Arc<LogTally>,
     pub meters: Arc<Meters>,
 }
@@ -59,7 +62,7 @@ impl Launch {
     /// Runs the attempt to its end and sends the outcome to the run. `began` is now by the store's clock. Without a
     /// runner the attempt fails.
     pub(crate) async fn run(self, runner: Option<Arc<dyn Runner>>, place: Workplace, began: Time) {
-        let Workplace { store, inbox, instance, limits, tally, meters } = place;
+        let Workplace { store, inbox, instance, limits, aside, tally, meters } = place;
         let start = std::time::Instant::now();
         let record = Mutex::new(Record::new(&self, &instance, began));
         let timeout = self.attempt.timeout();
@@ -71,6 +74,7 @@ impl Launch {
             store,
             inbox,
             record,
+            aside,
             tally,
             logged: Mutex::default(),
             flushing: tokio::sync::Mutex::new(()),

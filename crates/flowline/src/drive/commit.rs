@@ -21,7 +21,7 @@ impl<R> Driver<R> {
         }
         let batch = self.ledger.next(self.store_now(), &mut self.slots, BATCH);
         let asks = batch.questions() > 0;
-        let Batch { mut commits, loads, missing, replies } = batch;
+        let Batch { mut commits, loads, missing, costly, replies } = batch;
         self.reply(replies);
         for commit in &mut commits {
             for lease in &commit.leases {
@@ -36,6 +36,7 @@ impl<R> Driver<R> {
         for (run, missing) in missing {
             self.call(StoreCall::LookUp(run, missing));
         }
+        self.actions.extend(costly.into_iter().map(|costly| DriverOrder::Decide(Box::new(costly))));
         if !loads.is_empty() {
             self.call(StoreCall::Load(loads));
         }

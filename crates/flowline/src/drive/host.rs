@@ -15,6 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::{BATCH, Driver, DriverMessage, DriverOrder, Meters, RunEnd, StoreCall};
+use crate::aside::Aside;
 use crate::attempt::live::Workplace;
 use crate::attempt::volume::LogTally;
 use crate::config::Config;
@@ -67,6 +68,7 @@ pub struct Host {
     driver: Driver<InputCaller>,
     store: Arc<dyn Store>,
     plans: Arc<Plans>,
+    aside: Arc<Aside>,
     runners: Arc<Runners>,
     seats: Seats,
     /// Local time counts from here.
@@ -119,6 +121,7 @@ impl Host {
             tally: Arc::default(),
             driver: Driver::new(config, slots, meters.clone(), Duration::ZERO, store_now),
             store,
+            aside: plans.aside(),
             plans,
             runners,
             seats,
@@ -212,6 +215,14 @@ impl Host {
                     let (store, plans) = (self.store.clone(), self.plans.clone());
                     self.tasks.spawn(ask(call, store, plans, self.inbox.clone(), self.meters.clone()));
                 }
+                DriverOrder::Decide(costly) => {
+                    let (aside, inbox) = (self.aside.clone(), self.inbox.clone());
+                    self.tasks.spawn(async move {
+                        let tenant = costly.run.tenant.clone();
+                        let decided = aside.run(&tenant, || costly.decide()).await;
+                        let _ = inbox.send(Mail::Message(DriverMessage::Decided(decided)));
+                    });
+                }
                 DriverOrder::HandOff(handed) => unheard.extend(self.seats.hand_off(handed).err()),
                 DriverOrder::Launch(launch, began) => {
                     let token = launch.attempt.token;
@@ -221,6 +232,7 @@ impl Host {
                         inbox: self.inbox.clone(),
                         instance: self.instance.clone(),
                         limits: self.limits,
+                        aside: self.aside.clone(),
                         tally: self.tally.clone(),
                         meters: self.meters.clone(),
                     };
@@ -290,7 +302,10 @@ impl Host {
 
 /// Whether it is something to decide on.
 fn is_input(mail: &Mail) -> bool {
-    matches!(mail, Mail::Message(DriverMessage::Offer(..) | DriverMessage::Finished(..)))
+    matches!(
+        mail,
+        Mail::Message(DriverMessage::Offer(..) | DriverMessage::Finished(..) | DriverMessage::Decided(_))
+    )
 }
 
 async fn ask(

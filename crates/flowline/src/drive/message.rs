@@ -10,7 +10,7 @@ use flowline_store::{
 };
 
 use crate::attempt::Launch;
-use crate::ledger::{HandedOff, InputEntry, InputOutcome, RunEnd, Seen};
+use crate::ledger::{CostlyDecided, CostlyDecision, HandedOff, InputEntry, InputOutcome, RunEnd, Seen};
 
 /// Something for a driver to deal with. `R` is whatever a caller wants back with the outcome of its input.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub enum DriverMessage<R> {
     /// An attempt could not write its lines, or can again.
     Trouble(Option<StoreError>),
     Answer(StoreReply),
+    /// What [`DriverOrder::Decide`] came to.
+    Decided(CostlyDecided),
 }
 
 impl<R> DriverMessage<R> {
@@ -52,6 +54,8 @@ impl<R> DriverMessage<R> {
 pub enum DriverOrder<R> {
     /// Ask the store. The answer comes back as [`DriverMessage::Answer`].
     Call(StoreCall),
+    /// Make a decision that isn't quick where it holds up nobody. It comes back as [`DriverMessage::Decided`].
+    Decide(Box<CostlyDecision>),
     /// Run this attempt. The time is now by the store's clock.
     Launch(Launch, Time),
     /// Hand this attempt to the remote worker that its lease names.

@@ -185,6 +185,7 @@ impl<R> Driver<R> {
             DriverMessage::Changed => self.look_soon(),
             DriverMessage::Trouble(trouble) => self.tell_trouble(trouble),
             DriverMessage::Answer(answer) => self.answer(answer),
+            DriverMessage::Decided(decided) => self.ledger.decided(decided),
         }
     }
 

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use flowline_core::decide::{Known, Learned, Moment};
+use flowline_core::decide::{Known, Learned, Moment, decide_quickly};
 use flowline_core::event::PayloadSlot;
 use flowline_core::limits::Limits;
 use flowline_core::run::Phase;
-use flowline_core::{Decided, Json, Plan, RunKey, RunState, Time, decide};
+use flowline_core::{Decided, Json, Plan, RunKey, RunState, Time};
 use flowline_store::{Base, CommitError, Committed, Handoff, JobKey, Lane, NewRun, StoreError};
 
 use super::draft::CommitDraft;
 use super::{
-    Batch, CACHED_PAYLOADS, Capacity, HandedOff, Heard, InputEntry, InputOutcome, Landed, RunEnd, Seen,
-    Unused,
+    Batch, CACHED_PAYLOADS, Capacity, CostlyDecision, HandedOff, Heard, InputEntry, InputOutcome, Landed,
+    RunEnd, Seen, Unused,
 };
 use crate::trace;
 
@@ -26,6 +26,8 @@ pub(super) struct Cell<R> {
     /// How many of them, from the front, waited when `seen` was asked for. Only to these may be told what it says: to
     /// others it is a guess, and what writes nothing is not checked by a commit.
     fresh: usize,
+    /// What the first that waits comes to on this version of the run, if that was decided elsewhere.
+    pub(super) decided: Option<(u64, Decided)>,
     pub(super) busy: InFlight<R>,
 }
 
@@ -56,6 +58,7 @@ impl<R> Default for Cell<R> {
             cached: 0,
             waiting: VecDeque::new(),
             fresh: 0,
+            decided: None,
             busy: InFlight::No,
         }
     }
@@ -135,7 +138,24 @@ impl<R> Cell<R> {
             let moment = Moment { run: &run.run, created_at: draft.seen.created_at, now, limits };
             let known = draft.known(&self.known, entry);
             let plan = draft.seen.plan.clone();
-            match decide(&plan, &draft.seen.state, &entry.input, &known, moment) {
+            let decided = match self.decided.take() {
+                Some((version, decided)) if version == draft.seen.version && draft.entries.is_empty() => {
+                    Some(decided)
+                }
+                _ => decide_quickly(&plan, &draft.seen.state, &entry.input, &known, moment),
+            };
+            let Some(decided) = decided else {
+                // What was decided so far goes first.
+                if draft.entries.is_empty() {
+                    let (seen, input, known) = (draft.seen, entry.input.clone(), known.into_owned());
+                    self.busy = InFlight::Asking;
+                    let run = run.clone();
+                    batch.costly.push(CostlyDecision { run, seen, input, known, now, limits });
+                    return;
+                }
+                break;
+            };
+            match decided {
                 Decided::Decision(decision) => {
                     if let Some(entry) = self.take()
                         && draft.take(entry, *decision)

@@ -17,11 +17,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flowline_core::decide::{Known, Learned, Missing};
+use flowline_core::decide::{Decided, Known, Learned, Missing, Moment, decide};
 use flowline_core::event::PayloadSlot;
 use flowline_core::limits::Limits;
 use flowline_core::run::{Phase, RunState};
-use flowline_core::{Json, Plan, RunKey, Status, Tenant, Time};
+use flowline_core::{DecideInput, Json, Plan, RunKey, Status, Tenant, Time};
 use flowline_store::{Commit, CommitError, Committed, Handoff, JobKey, Lane, LeasedJob, StoreError, Token};
 
 use crate::attempt::{Attempt, FirstLine, Launch};
@@ -43,14 +43,46 @@ pub struct Batch<R> {
     pub loads: Vec<RunKey>,
     /// What decisions lack.
     pub missing: Vec<(RunKey, Missing)>,
+    /// Decisions that are not quick. What they come to is told by [`Ledger::decided`].
+    pub costly: Vec<CostlyDecision>,
     pub replies: Vec<(R, InputOutcome)>,
 }
 
 impl<R> Batch<R> {
     /// How many questions it has for the store.
     pub fn questions(&self) -> usize {
-        self.commits.len() + self.loads.len() + self.missing.len()
+        self.commits.len() + self.loads.len() + self.missing.len() + self.costly.len()
     }
+}
+
+/// All that a decision rests on, to make it elsewhere.
+#[derive(Debug, Clone)]
+pub struct CostlyDecision {
+    pub run: RunKey,
+    seen: Seen,
+    input: DecideInput,
+    known: Known,
+    now: Time,
+    limits: Limits,
+}
+
+impl CostlyDecision {
+    /// Takes as long as a decision may.
+    pub fn decide(self) -> CostlyDecided {
+        let CostlyDecision { run, seen, input, known, now, limits } = self;
+        let moment = Moment { run: &run.run, created_at: seen.created_at, now, limits };
+        let decided = decide(&seen.plan, &seen.state, &input, &known, moment);
+        CostlyDecided { run, version: seen.version, decided }
+    }
+}
+
+/// What a costly decision came to.
+#[derive(Debug)]
+pub struct CostlyDecided {
+    pub run: RunKey,
+    /// Of the run that it was made on.
+    version: u64,
+    decided: Decided,
 }
 
 /// What a landed commit sets off.
@@ -247,8 +279,13 @@ impl<R> Ledger<R> {
 
     /// Decides what can be decided and says what to ask of the store. At most `limit` questions.
     pub fn next(&mut self, now: Time, room: &mut dyn Capacity, limit: usize) -> Batch<R> {
-        let mut batch =
-            Batch { commits: Vec::new(), loads: Vec::new(), missing: Vec::new(), replies: Vec::new() };
+        let mut batch = Batch {
+            commits: Vec::new(),
+            loads: Vec::new(),
+            missing: Vec::new(),
+            costly: Vec::new(),
+            replies: Vec::new(),
+        };
         while batch.questions() < limit {
             let Some(run) = self.dirty.pop_front() else { break };
             let Some(cell) = self.cells.get_mut(&run) else { continue };
@@ -293,6 +330,14 @@ impl<R> Ledger<R> {
         cell.busy = InFlight::No;
         cell.learn(learned);
         self.dirty.push_back(run.clone());
+    }
+
+    /// What one of [`Batch::costly`] came to. It counts if the run is still as it was.
+    pub fn decided(&mut self, CostlyDecided { run, version, decided }: CostlyDecided) {
+        let Some(cell) = self.cells.get_mut(&run) else { return };
+        cell.busy = InFlight::No;
+        cell.decided = Some((version, decided));
+        self.dirty.push_back(run);
     }
 
     /// A question to the store failed. The inputs wait to be decided again after [`Ledger::wake`], on fresh state.

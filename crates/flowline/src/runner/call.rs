@@ -35,7 +35,7 @@ impl Runner for Calls {
     fn run(&self, step: Step, input: Json) -> StepFuture {
         let engine = self.engine(&step);
         Box::pin(async move {
-            let (engine, call) = (engine?, step.call(&input)?);
+            let (engine, call) = (engine?, step.call(&input).await?);
             match call {
                 Call::Start { flow, input } => start(&engine, &step, &flow, input).await,
                 Call::Send { to, event, payload } => send(&engine, &step, to, &event, payload).await,

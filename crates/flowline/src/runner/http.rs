@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use flowline_core::definition::{HttpRequest, Runner as Run};
 use flowline_core::limits::Limit;
-use flowline_core::request::{RenderError, Rendered};
+use flowline_core::request::Rendered;
 use flowline_core::time::format_duration;
 use flowline_core::{Json, ids};
 use http_body_util::Full;
@@ -24,7 +24,7 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Uri};
 
 use super::{Runner, StepFuture};
-use crate::step::{Step, StepError};
+use crate::step::{Step, StepError, unrendered};
 use answer::HttpOutcome;
 use connect::{Connector, HttpTarget};
 
@@ -87,17 +87,13 @@ impl Shared {
     async fn attempt(&self, step: Step, input: Json) -> Result<Json, StepError> {
         let plan = step.live.attempt.plan.clone();
         let definition = plan.step_definition(step.live.attempt.step);
-        let (Run::Http(request), Some(template)) =
-            (&definition.runner, &plan.step(step.live.attempt.step).request)
-        else {
+        let rendered = step.rendered(&input, |planned, given, budget| {
+            planned.request.as_ref().map(|template| template.render(given, budget))
+        });
+        let (Run::Http(request), Some(rendered)) = (&definition.runner, rendered.await) else {
             return Err(StepError::fatal("this step sends no request"));
         };
-        let given = step.given(&input);
-        let unfit = |error: RenderError| {
-            let code = error.code.unwrap_or("template");
-            StepError::fatal(error).code(code)
-        };
-        let rendered = template.render(&given).map_err(unfit)?;
+        let rendered = rendered.map_err(unrendered)?;
         drop(input);
         let target = HttpTarget::of(&rendered.url)?;
         let message = self.message(&step, request, rendered, &target.uri).await?;

@@ -12,7 +12,6 @@ use flowline_api::flows::{
     Activate, DefinitionJson, FlowChanged, FlowDefinition, FlowList, FlowView, Registered, Validated,
 };
 use flowline_api::problem::DiagnosticList;
-use tokio::sync::Semaphore;
 
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
@@ -90,32 +89,17 @@ fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, ApiError> {
     Ok(read(name, &body.text, format))
 }
 
-/// Definitions that are compiled at the same time. Each can take a processor for a second or two.
-static COMPILING: Semaphore = Semaphore::const_new(2);
-
-/// Compiles a definition on a thread of its own, so that other requests go on meanwhile. It keeps its place until it is done,
-/// even if the client doesn't wait for it.
-async fn compiled<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
-    let stopping = || ApiError::new(&codes::STOPPING, "the server is stopping");
-    let place = COMPILING.acquire().await.map_err(|_| stopping())?;
-    let work = tokio::task::spawn_blocking(move || {
-        let _place = place;
-        work()
-    });
-    work.await.map_err(|error| match error.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => stopping(),
-    })
-}
-
 async fn register(caller: ApiCaller, _: Params, body: Text) -> Result<Response, ApiError> {
-    let (flow, plan, mut warnings) = compiled(move || {
-        let Read { definition, warnings } =
-            parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
-        let flow = definition.flow.clone();
-        Ok::<_, ApiError>((flow, Plan::build(definition).map_err(EngineError::from)?, warnings))
-    })
-    .await??;
+    let (flow, plan, mut warnings) = caller
+        .engine
+        .aside()
+        .run(caller.engine.tenant(), move || {
+            let Read { definition, warnings } =
+                parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
+            let flow = definition.flow.clone();
+            Ok::<_, ApiError>((flow, Plan::build(definition).map_err(EngineError::from)?, warnings))
+        })
+        .await?;
     if let Some(act) = &caller.act {
         act.asks("flow", flow.as_str());
     }
@@ -145,8 +129,8 @@ fn diagnostics(found: &Diagnostics) -> DiagnosticList {
     DiagnosticList(found.to_json().into())
 }
 
-async fn validate(_: ApiCaller, _: Params, body: Text) -> Result<Json<Validated>, ApiError> {
-    Ok(Json(match compiled(move || parse(&body)).await?? {
+async fn validate(caller: ApiCaller, _: Params, body: Text) -> Result<Json<Validated>, ApiError> {
+    Ok(Json(match caller.engine.aside().run(caller.engine.tenant(), move || parse(&body)).await? {
         Ok(Read { definition, warnings }) => {
             Validated { valid: true, flow: Some(definition.flow), diagnostics: diagnostics(&warnings) }
         }

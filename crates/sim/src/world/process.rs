@@ -197,6 +197,13 @@ impl World {
                 };
                 self.spawn(TaskOwner::Life(life), Box::pin(asked));
             }
+            DriverOrder::Decide(costly) => {
+                let shared = self.shared.clone();
+                let decided = async move {
+                    shared.lock().mail.push_back((life, DriverMessage::Decided(costly.decide())));
+                };
+                self.spawn(TaskOwner::Life(life), Box::pin(decided));
+            }
             DriverOrder::Launch(launch, began) => self.launch(at, launch, began),
             DriverOrder::Stop(token) => self.stop(at, token),
             DriverOrder::Reply(ticket, outcome) => self.shared.lock().resolve(ticket, Some(outcome)),

@@ -102,7 +102,7 @@ impl Draft<'_> {
                     false => CelPayload::of(Json::null()),
                 };
                 let variables = Variables::of([("input", input), ("context", context)]);
-                output.evaluate_in(&variables, &self.budget).map(Json::from).and_then(|json| {
+                output.evaluate_in(&variables, self.budget).map(Json::from).and_then(|json| {
                     let limit = self.moment.limits.payload();
                     json.within("the result", limit).map_err(|error| error.to_string().into())
                 })

@@ -34,7 +34,7 @@ impl Draft<'_> {
                 let mut context = serde_json::Map::new();
                 for (key, expr) in expressions {
                     let value = expr
-                        .evaluate_in(&variables, &self.budget)
+                        .evaluate_in(&variables, self.budget)
                         .map_err(|problem| problem.at(format_args!("`context.{key}`")))?;
                     context.insert(key.clone(), value);
                 }
@@ -85,7 +85,7 @@ impl Draft<'_> {
         let mut after = now.context.value().clone();
         if let Value::Object(context) = &mut after {
             for (key, expr) in &transition.set {
-                let value = expr.evaluate_in(variables, &self.budget);
+                let value = expr.evaluate_in(variables, self.budget);
                 match value.map_err(|problem| problem.at(format_args!("`set.{key}`")))? {
                     Value::Null => drop(context.remove(key)),
                     value => drop(context.insert(key.clone(), value)),
@@ -118,7 +118,7 @@ impl Draft<'_> {
                 PlanWhen::In(delay) => self.moment.now + *delay,
                 PlanWhen::At(expr) => {
                     let variables = Variables::of([("context", context.clone()), ("input", input.clone())]);
-                    let at = expr.evaluate_in(&variables, &self.budget).and_then(|at| Ok(moment_of(at)?));
+                    let at = expr.evaluate_in(&variables, self.budget).and_then(|at| Ok(moment_of(at)?));
                     at.map_err(|problem| {
                         problem.at(format_args!("`at` of state {:?}", self.planned().state(state).name))
                     })?

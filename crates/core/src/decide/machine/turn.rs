@@ -27,7 +27,7 @@ impl Draft<'_> {
                 self.enqueue(action, self.moment.now);
                 continue;
             };
-            match condition.test_in(&self.variables()?, &self.budget) {
+            match condition.test_in(&self.variables()?, self.budget) {
                 Ok(true) => self.enqueue(action, self.moment.now),
                 Ok(false) => self.skip(action, "condition"),
                 Err(problem) => {
@@ -90,7 +90,7 @@ impl Draft<'_> {
             let held = transition
                 .condition
                 .as_ref()
-                .map_or(Ok(true), |condition| condition.test_in(variables, &self.budget));
+                .map_or(Ok(true), |condition| condition.test_in(variables, self.budget));
             match held {
                 Ok(true) => {
                     return match self.work_out(transition, now, variables) {
@@ -134,7 +134,7 @@ impl Draft<'_> {
             return Ok(());
         };
         let held =
-            then.condition.as_ref().map_or(Ok(true), |condition| condition.test_in(&variables, &self.budget));
+            then.condition.as_ref().map_or(Ok(true), |condition| condition.test_in(&variables, self.budget));
         let moved = match held {
             Ok(false) => {
                 self.push_timer(timer, EventType::TimerCancelled, Some("guard"));
