@@ -190,7 +190,7 @@ async fn over_http(
 
 /// Runs a client on a thread and a runtime of its own, where it waits for a processor but not for tasks of the server, like one
 /// in another process.
-async fn apart<T: Send + 'static>(
+pub async fn apart<T: Send + 'static>(
     client: impl Future<Output = anyhow::Result<T>> + Send + 'static,
 ) -> anyhow::Result<T> {
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(client);
@@ -260,13 +260,13 @@ fn post(path: &str, body: &str) -> Vec<u8> {
 }
 
 /// A connection that is kept: as little as a client can be, so that the server is what is measured.
-struct Connection {
+pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Connection {
-    async fn open(address: std::net::SocketAddr) -> anyhow::Result<Connection> {
+    pub async fn open(address: std::net::SocketAddr) -> anyhow::Result<Connection> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Connection { stream, buffer: Vec::with_capacity(4096) })
@@ -274,6 +274,13 @@ impl Connection {
 
     /// Sends a request and reads its answer, which must be a good one.
     async fn ask(&mut self, request: &[u8]) -> anyhow::Result<()> {
+        let (status, body) = self.answer(request).await?;
+        ensure!((200..210).contains(&status), "{status}: {}", String::from_utf8_lossy(body));
+        Ok(())
+    }
+
+    /// Sends a request and reads its answer: status and body.
+    pub async fn answer(&mut self, request: &[u8]) -> anyhow::Result<(u16, &[u8])> {
         self.stream.write_all(request).await?;
         self.buffer.clear();
         loop {
@@ -282,14 +289,15 @@ impl Connection {
             }
             let Some(head) = self.buffer.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
             let text = std::str::from_utf8(&self.buffer[..head]).context("the head of an answer")?;
-            ensure!(text.starts_with("HTTP/1.1 20"), "{}", String::from_utf8_lossy(&self.buffer));
+            let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+            let status = status.context("an answer without a status")?;
             let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
-            let length: usize = length.context("an answer without its length")?.parse()?;
+            let length = length.map_or(Ok(0), str::parse::<usize>)?;
             let whole = head + 4 + length;
             while self.buffer.len() < whole {
                 ensure!(self.stream.read_buf(&mut self.buffer).await? > 0, "the answer broke off");
             }
-            return Ok(());
+            return Ok((status, &self.buffer[head + 4..whole]));
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod base;
 pub mod events;
+pub mod hostile;
 pub mod http;
 
 use std::path::{Path, PathBuf};
@@ -345,7 +346,7 @@ pub async fn measure(
         commits: meters.commits.load(Ordering::Relaxed),
         batches: meters.batches.load(Ordering::Relaxed),
         conflicts: meters.conflicts.load(Ordering::Relaxed),
-        peak_rss_mb: peak_rss_mb(),
+        peak_rss_mb: peak_rss_mb(std::process::id()),
         latencies,
     })
 }
@@ -422,9 +423,9 @@ fn bytes_in(database: &Path) -> u64 {
     [database, &wal].iter().filter_map(|path| Some(std::fs::metadata(path).ok()?.len())).sum()
 }
 
-/// The most memory that this process has held, from the kernel; 0 where it does not say.
-fn peak_rss_mb() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+/// The most memory that a process has held, from the kernel; 0 where it does not say.
+fn peak_rss_mb(process: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kb = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<f64>().ok());
     kb.unwrap_or(0.0) / 1024.0

@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::CommandContext;
-use crate::bench::{BenchFlow, BenchPlan, BenchResult, bench, events, http, part};
+use crate::bench::{BenchFlow, BenchPlan, BenchResult, Latency, bench, events, hostile, http, part};
 use crate::failure::{CliError, Exit, Outcome};
 use crate::open::{self, StoreAccess, StoreUrl};
 use crate::output;
@@ -48,6 +48,10 @@ pub struct Args {
     /// Measure machines instead: --runs events, compared with store commits and steps of flows
     #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "rate", "http"])]
     events: bool,
+    /// Measure a quiet tenant beside a noisy one instead: --runs runs of the quiet one, alone and while the noisy one attacks
+    /// on --in-flight connections
+    #[arg(long, conflicts_with_all = ["flow", "instances", "keep", "payload", "rate", "http", "events"])]
+    hostile: bool,
     /// Directory for the temporary database, on the disk to measure
     #[arg(long, value_name = "DIR", default_value = ".flowline")]
     dir: PathBuf,
@@ -73,6 +77,9 @@ fn rate(text: &str) -> Result<f64, String> {
 pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     if args.http {
         return over_http(context, &args).await;
+    }
+    if args.hostile {
+        return beside_noise(context, &args).await;
     }
     let question = BenchPlan {
         shape: args.flow,
@@ -131,6 +138,31 @@ async fn over_http(context: &CommandContext, args: &Args) -> Outcome {
         ("  at full load", format!("{:.2} ms", answer.list_p99_saturated_ms)),
     ] {
         output::line(&format!("  {name:<24}{value}"))?;
+    }
+    Ok(Exit::Fine)
+}
+
+async fn beside_noise(context: &CommandContext, args: &Args) -> Outcome {
+    warn_of_debug();
+    let answer = hostile::bench(server(context)?, &args.dir, args.runs, args.in_flight).await;
+    let answer = answer.map_err(|error| CliError::environment(format!("{error:#}")))?;
+    if context.json {
+        output::json(&answer)?;
+        return Ok(Exit::Fine);
+    }
+    output::line(&format!("{} runs alone, {0} beside {} noisy connections", args.runs, answer.connections))?;
+    let both = |alone: &Latency, beside: &Latency| format!("{:.2} ms / {:.2} ms", alone.p99, beside.p99);
+    for (name, value) in [
+        ("start, p99", both(&answer.idle.start_ms, &answer.noisy.start_ms)),
+        ("  ratio", format!("{:.2}", answer.start_ratio)),
+        ("completion, p99", both(&answer.idle.completion_ms, &answer.noisy.completion_ms)),
+        ("  ratio", format!("{:.2}", answer.completion_ratio)),
+        ("peak memory of the server", format!("{:.0} MB", answer.peak_rss_mb)),
+        ("attacks", answer.attacks.to_string()),
+        ("  refused, failed", format!("{}, {}", answer.refused, answer.failed)),
+        ("runs lost", answer.lost.to_string()),
+    ] {
+        output::line(&format!("  {name:<28}{value}"))?;
     }
     Ok(Exit::Fine)
 }
