@@ -201,6 +201,11 @@ impl Tokens {
     ///
     /// Where the system has no random numbers: nothing else could stand in for them.
     pub fn random() -> Tokens {
+        Tokens::drawn(getrandom::fill)
+    }
+
+    /// Tokens that are bytes of a source and nothing else, each byte used once.
+    fn drawn<E: fmt::Display>(mut fill: impl FnMut(&mut [u8]) -> Result<(), E> + Send + 'static) -> Tokens {
         let mut pool = Vec::new();
         Tokens::from(move || {
             loop {
@@ -208,7 +213,7 @@ impl Tokens {
                     return token;
                 }
                 let mut bytes = [0u8; TOKEN_BYTES * POOLED];
-                if let Err(error) = getrandom::fill(&mut bytes) {
+                if let Err(error) = fill(&mut bytes) {
                     panic!("can't get random numbers from the system: {error}");
                 }
                 let (chunks, _) = bytes.as_chunks::<TOKEN_BYTES>();
@@ -235,6 +240,8 @@ impl fmt::Debug for Tokens {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -245,6 +252,38 @@ mod tests {
         // Every byte comes from the system: none is the same in all of them.
         let bytes: Vec<[u8; TOKEN_BYTES]> = drawn.iter().map(|token| token.0.to_ne_bytes()).collect();
         assert!((0..TOKEN_BYTES).all(|at| bytes.iter().any(|token| token[at] != bytes[0][at])));
+    }
+
+    #[test]
+    fn a_token_is_as_hard_to_guess_as_the_bytes_of_its_source() {
+        let given = Arc::new(Mutex::new(Vec::new()));
+        let (kept, mut next) = (given.clone(), 0u32);
+        let mut tokens = Tokens::drawn(move |bytes: &mut [u8]| {
+            for part in bytes.chunks_mut(size_of::<u32>()) {
+                next = next.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                part.copy_from_slice(&next.to_ne_bytes()[..part.len()]);
+            }
+            kept.lock().unwrap().extend_from_slice(bytes);
+            Ok::<(), &str>(())
+        });
+        let mut drawn: Vec<[u8; TOKEN_BYTES]> =
+            (0..3 * POOLED).map(|_| tokens.next().0.to_ne_bytes()).collect();
+        let given = given.lock().unwrap();
+        let (whole, rest) = given.as_chunks::<TOKEN_BYTES>();
+        let mut given = whole.to_vec();
+        given.sort_unstable();
+        drawn.sort_unstable();
+        assert!(given == drawn && rest.is_empty(), "a token is made of something else too, or of less");
+    }
+
+    #[test]
+    #[should_panic(expected = "can't get random numbers from the system: none today")]
+    fn without_random_numbers_there_are_no_tokens() {
+        let failing = |bytes: &mut [u8]| {
+            bytes.fill(7);
+            Err("none today")
+        };
+        Tokens::drawn(failing).next();
     }
 
     fn slots(count: usize) -> Slots {
