@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use flowline::core::definition::{Format, read};
 use flowline::core::ids::digest;
+use flowline::core::limits::Limits;
 use flowline::core::{Json, RunId, RunKey, Status};
 
 use flowline::store::clock::Clock;
@@ -161,4 +162,32 @@ async fn event_keys_of_two_flows_do_not_meet() {
     assert!(matches!(knock(other_door.key(), "e2").await, Err(EngineError::KeyConflict { .. })));
     assert!(knock(gate.key(), "e2").await.unwrap());
     engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_start_that_was_taken_is_the_same_run_after_the_limit_or_the_schema_would_refuse_it() {
+    let (before, store) = engine().await;
+    let input = || of(json!({ "text": "x".repeat(10_000) }));
+    let start = async |engine: &Engine, key: &str, input| {
+        engine.run_named("leaf", input).await?.idempotency_key(key).await.map(|run| run.id().clone())
+    };
+    let run = start(&before, "k", input()).await.unwrap();
+    before.stop().await;
+    let limits = Limits::of_payload(5_000);
+    let config = Config { limits, drain: Duration::from_millis(10), ..Config::default() };
+    let after = Engine::on(store).config(config).start().await.unwrap();
+    assert_eq!(start(&after, "k", input()).await.unwrap(), run);
+    let other = start(&after, "k", of(json!(1))).await.unwrap_err();
+    assert!(matches!(other, EngineError::KeyConflict { .. }), "{other}");
+    let refused = |error: EngineError| error.to_string();
+    assert!(refused(start(&after, "new", input()).await.unwrap_err()).contains("max-payload"));
+
+    let stricter = LEAF.replace("accepts", "input: { type: integer }\naccepts");
+    let stricter = read("leaf.yaml", &stricter, Format::Yaml).unwrap().definition;
+    after.register(stricter, None).await.unwrap();
+    assert_eq!(start(&after, "k", input()).await.unwrap(), run);
+    assert!(refused(start(&after, "new", of(json!("text"))).await.unwrap_err()).contains("integer"));
+    let made = start(&after, "new", of(json!(7))).await.unwrap();
+    assert_eq!(start(&after, "new", of(json!(7))).await.unwrap(), made, "a refusal doesn't use up its key");
+    after.stop().await;
 }

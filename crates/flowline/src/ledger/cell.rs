@@ -83,6 +83,12 @@ impl<R> Cell<R> {
         self.is_idle() && self.seen.as_ref().is_none_or(|seen| seen.state.ended.is_some())
     }
 
+    /// The run isn't there: the start that waits first makes it, or is refused for good.
+    pub(super) fn found_nothing(&mut self) {
+        self.forget();
+        self.fresh = 1;
+    }
+
     pub(super) fn forget(&mut self) {
         self.seen = None;
         self.fresh = 0;
@@ -168,6 +174,7 @@ impl<R> Cell<R> {
                 Decided::Applied | Decided::Refused(_) if self.is_guess() => {
                     return batch.loads.push(self.load(run));
                 }
+                Decided::Refused(_) if self.may_exist() => return batch.loads.push(self.load(run)),
                 Decided::Applied => {
                     let status = draft.seen.state.status();
                     // A start that was repeated; but its own commit may have made the run.
@@ -200,6 +207,13 @@ impl<R> Cell<R> {
         let (commit, flight) = draft.finish(room);
         self.busy = InFlight::Committing(Box::new(flight));
         batch.commits.push(commit);
+    }
+
+    /// Whether the first that waits is a start whose key may have made the run before, when limits, schemas or the definition
+    /// were others. Then it isn't refused, but told that the run exists.
+    fn may_exist(&self) -> bool {
+        let start = self.waiting.front().and_then(InputEntry::as_start);
+        self.fresh == 0 && start.is_some_and(|(_, start)| start.idempotency_key.is_some())
     }
 
     /// Whether the first that waits must not be told what `seen` says. A start that was decided on nothing rests on nothing.

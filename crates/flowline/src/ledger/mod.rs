@@ -308,7 +308,7 @@ impl<R> Ledger<R> {
             // A start came while it was looked for: there will be a run, for the start and what came after it.
             let before = cell.waiting.drain(..start);
             let unfounded = before.map(|entry| (entry.reply, InputOutcome::NotFound)).collect();
-            cell.forget();
+            cell.found_nothing();
             self.dirty.push_back(run.clone());
             return unfounded;
         }
