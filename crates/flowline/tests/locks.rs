@@ -48,13 +48,19 @@ async fn a_lock_that_makes_no_sense_is_refused_with_the_rule() {
 
 #[tokio::test]
 async fn steps_that_share_a_lock_take_turns_and_leave_it_free() {
-    let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let (counted, top) = (inside.clone(), most.clone());
+    const RUNS: u32 = 5;
+    let [arrived, inside, most] = [(); 3].map(|()| Arc::new(AtomicU32::new(0)));
+    let (came, counted, top) = (arrived.clone(), inside.clone(), most.clone());
     let press = move |step: Step, _: Value| {
-        let (inside, most) = (counted.clone(), top.clone());
+        let (arrived, inside, most) = (came.clone(), counted.clone(), top.clone());
         async move {
+            arrived.fetch_add(1, Ordering::SeqCst);
             let lock = step.lock("press").acquire().await?;
             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            // Nobody leaves before all have asked.
+            while arrived.load(Ordering::SeqCst) < RUNS {
+                tokio::task::yield_now().await;
+            }
             tokio::task::yield_now().await;
             inside.fetch_sub(1, Ordering::SeqCst);
             // Dropped, not released.
@@ -64,7 +70,7 @@ async fn steps_that_share_a_lock_take_turns_and_leave_it_free() {
     let flow = Flow::new("print").step("press", press).build().unwrap();
     let engine = Engine::on(memory()).flow(&flow).start().await.unwrap();
     let mut runs = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..RUNS {
         runs.push(engine.run(&flow, json!({})).await.unwrap());
     }
     let mut fences = std::collections::BTreeSet::new();
@@ -73,7 +79,7 @@ async fn steps_that_share_a_lock_take_turns_and_leave_it_free() {
         assert_eq!(outcome.status, Status::Completed, "{outcome:?}");
         fences.insert(outcome.result.unwrap().get().to_owned());
     }
-    assert_eq!((most.load(Ordering::SeqCst), fences.len()), (1, 5));
+    assert_eq!((most.load(Ordering::SeqCst), fences.len()), (1, RUNS as usize));
     engine.lock("press").acquire_within(Duration::from_secs(30)).await.expect("the last one gave it back");
     engine.stop().await;
 }
