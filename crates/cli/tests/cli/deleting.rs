@@ -51,6 +51,7 @@ fn a_filter_deletes_what_it_shows_in_a_dry_run_and_nothing_that_has_not_ended() 
     let done = here.json(0, &["delete", "--flow", "doomed"]);
     assert_eq!((ids(&done), &done["deleted"]), (failed.to_vec(), &json!(2)));
     assert_eq!(ids(&here.json(0, &["delete", "--label", "a=1"])), [completed]);
+    assert_eq!(ids(&here.json(0, &["delete", "--all", "--dry-run"])), [""; 0]);
     assert_eq!(here.json(0, &["delete", "--all"])["deleted"], 0);
     assert_eq!(here.json(0, &["runs"])["total"], 1, "what waits is still there");
     assert_eq!(here.json(0, &["verify"])["violations"], json!([]));

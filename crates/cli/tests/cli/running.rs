@@ -62,6 +62,21 @@ fn a_run_started_when_its_first_attempt_did_and_its_row_and_its_last_event_agree
 }
 
 #[test]
+fn a_machine_counts_its_actions_alike_in_its_row_and_in_its_last_event() {
+    let here = Here::new();
+    let text = "machine: door\nstates:\n  \
+        open: { entry: [creak], after: [{ in: 1ms, to: shut }, { in: 1h, to: shut, actions: [click] }] }\n  \
+        shut: { final: true }\nactions:\n  creak: { command: ['true'] }\n  click: { command: ['true'] }\n";
+    here.write("door.yaml", text);
+    let run = here.json(0, &["run", "door.yaml"])["runId"].as_str().unwrap().to_owned();
+    let row = here.json(0, &["show", &run]);
+    let events = here.flowline(&["events", &run, "--json"]).out;
+    let last: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    assert_eq!((&row["completedSteps"], &row["stepCount"]), (&1.into(), &2.into()), "{row}");
+    assert_eq!((&last["type"], &last["data"]["stepCount"]), (&"flow.completed".into(), &2.into()), "{last}");
+}
+
+#[test]
 fn a_failed_run_ends_with_exit_code_1_and_says_why() {
     let here = Here::new();
     let said = here.flowline(&["run", "doomed.yaml"]);

@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flowline::core::Time;
+use flowline::store::Clock;
 use serde_json::{Value, json};
 
 use crate::kit::crowd::Server;
@@ -88,6 +90,20 @@ fn a_lease_that_expires_is_logged_with_the_name_of_its_flow() {
     });
     let line = expired.unwrap().to_string();
     assert!(line.contains(&run) && line.contains("\"flowName\":\"parcel\""), "{line}");
+}
+
+#[test]
+fn a_job_has_to_be_acknowledged_within_five_seconds_and_within_its_lease() {
+    for (lease, lease_ms, acknowledge_ms) in [("2s", 2_000, 2_000), ("30s", 30_000, 5_000)] {
+        let (_here, server) = place(lease);
+        server.begin("parcel", &json!(1));
+        let asked = json!({ "worker": "w1", "queues": ["depot"], "waitMs": 5_000 });
+        let (_, answer) = server.post("/v1/work/claim", &asked);
+        let times = &answer["times"];
+        assert_eq!((&times["leaseMs"], &times["acknowledgeMs"]), (&json!(lease_ms), &json!(acknowledge_ms)));
+        let expires = answer["jobs"][0]["expires"].as_str().and_then(Time::parse).unwrap();
+        assert!(expires <= Clock::system().now() + Duration::from_millis(acknowledge_ms), "{answer}");
+    }
 }
 
 #[test]

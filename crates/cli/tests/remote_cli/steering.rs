@@ -87,6 +87,7 @@ fn runs_are_deleted_at_a_server_as_on_a_store() {
     twins.same(0, &["show", "{doomed}"]);
     assert_eq!(twins.same(0, &["delete", "--flow", "doomed"])["deleted"], 1);
     assert_eq!(twins.same(2, &["show", "{doomed}"])["error"]["code"], "no-such-run");
+    assert_eq!(ids(&twins.same(0, &["delete", "--all", "--dry-run"])), 0);
     assert_eq!(twins.same(0, &["delete", "--all"])["deleted"], 0, "what waits is passed over");
     assert_eq!(twins.same(0, &["runs"])["total"], 1);
     twins.same(0, &["cancel", "{approve}"]);
