@@ -27,8 +27,8 @@ pub mod template;
 pub use decide::{DecideInput, Decided, Decision, decide};
 pub use definition::Definition;
 pub use flowline_types::{
-    Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time, error, event, ids, json, limits,
-    receipt, row, time, violation,
+    Binding, Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time, error, event, ids, json,
+    limits, receipt, row, time, violation,
 };
 pub use plan::Plan;
 pub use run::RunState;

@@ -4,6 +4,7 @@
 //! moves on, so a client that only needs the words doesn't build the engine. It's as pure as core, which re-exports it
 //! under its own paths.
 
+pub mod binding;
 pub mod error;
 pub mod event;
 pub mod graph;
@@ -21,6 +22,7 @@ pub mod time;
 pub mod violation;
 mod words;
 
+pub use binding::Binding;
 pub use event::{Event, EventType, NewEvent};
 pub use ids::{RunId, RunKey, Tenant};
 pub use json::Json;

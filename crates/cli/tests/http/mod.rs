@@ -15,3 +15,4 @@ mod registry;
 mod state;
 mod traces;
 mod verbs;
+mod walk;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, header};
 use axum::response::{IntoResponse, Response};
-use flowline::core::Tenant;
+use flowline::core::{Binding, Tenant};
 use flowline::store::{Store, StoreError};
 use futures_util::StreamExt as _;
 
@@ -44,10 +44,8 @@ pub struct Principal {
     pub token_id: Option<Arc<str>>,
     pub scopes: Arc<[TokenScope]>,
     pub roles: Arc<[String]>,
-    /// Only these flows, where it is bound to some.
-    pub flows: Option<Arc<[String]>>,
-    /// Only these queues, where it is bound to some.
-    pub queues: Option<Arc<[String]>>,
+    /// What it is limited to.
+    pub binding: Binding,
 }
 
 impl Principal {
@@ -60,8 +58,7 @@ impl Principal {
             token_id: None,
             scopes: [TokenScope::Admin].into(),
             roles: [].into(),
-            flows: None,
-            queues: None,
+            binding: Binding::default(),
         }
     }
 
@@ -73,8 +70,7 @@ impl Principal {
             token_id: Some(row.id.into()),
             scopes: row.scopes.into(),
             roles: row.roles.into(),
-            flows: row.flows.map(Into::into),
-            queues: row.queues.map(Into::into),
+            binding: Binding { flows: row.flows.map(Into::into), queues: row.queues.map(Into::into) },
         }
     }
 
@@ -82,22 +78,10 @@ impl Principal {
         let admin = self.scopes.contains(&TokenScope::Admin);
         match scope {
             // Tokens and the audit log are of the whole tenant; a bound one could make itself one that is not.
-            TokenScope::Admin => admin && self.flows.is_none() && self.queues.is_none(),
+            TokenScope::Admin => admin && self.binding.is_unbound(),
             // To speak for somebody else is said of a token in so many words.
             TokenScope::OnBehalf => self.scopes.contains(&TokenScope::OnBehalf),
             _ => admin || self.scopes.contains(&scope),
-        }
-    }
-
-    pub fn may_see_flow(&self, flow: &str) -> bool {
-        self.flows.as_ref().is_none_or(|flows| flows.iter().any(|known| known == flow))
-    }
-
-    /// A queue can hold jobs of any flow, so one that is bound to flows sees only those that it is bound to as well.
-    pub fn may_see_queue(&self, queue: &str) -> bool {
-        match &self.queues {
-            Some(queues) => queues.iter().any(|known| known == queue),
-            None => self.flows.is_none(),
         }
     }
 }
@@ -200,7 +184,7 @@ pub async fn check(
         let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.as_str())).collect();
         let detail = format!("this needs a token with scope {}{unbound}", names.join(" or "));
         if let Some(act) = act.filter(|_| audited) {
-            Box::pin(act.end(app.engine.store(), codes::FORBIDDEN.status)).await;
+            Box::pin(act.end(app.unchecked().store(), codes::FORBIDDEN.status)).await;
         }
         return ApiError::new(&codes::FORBIDDEN, detail).into_response();
     };
@@ -232,7 +216,7 @@ async fn recorded(
         Err(problem) => problem.into_response(),
     };
     if audited || act.is_for_another() {
-        act.end(app.engine.store(), response.status().as_u16()).await;
+        act.end(app.unchecked().store(), response.status().as_u16()).await;
     }
     response
 }
@@ -241,7 +225,7 @@ async fn recorded(
 async fn intended(app: &App, request: Request<Body>, act: &Act) -> Result<Request<Body>, ApiError> {
     let (request, body) = read_ahead(request, app).await?;
     act.asks_by(&body);
-    act.begin(app.engine.store()).await?;
+    act.begin(app.unchecked().store()).await?;
     Ok(request)
 }
 
@@ -265,7 +249,7 @@ async fn while_good(app: App, scope: TokenScope, token: Option<String>, answer: 
 
 async fn revoked(app: App, token: String) {
     match &app.door {
-        Door::Tokens(remembered) => remembered.revoked(app.engine.store(), &token).await,
+        Door::Tokens(remembered) => remembered.revoked(app.unchecked().store(), &token).await,
         Door::Open { .. } => std::future::pending().await,
     }
 }
@@ -273,7 +257,7 @@ async fn revoked(app: App, token: String) {
 /// Refuses a token with this hash unless it's good. A server that asks for no tokens takes any.
 pub async fn sign_in(app: &App, hash: &str, from: Peer) -> Result<(), ApiError> {
     match &app.door {
-        Door::Tokens(remembered) => remembered.admit(app.engine.store(), hash, from).await.map(drop),
+        Door::Tokens(remembered) => remembered.admit(app.unchecked().store(), hash, from).await.map(drop),
         Door::Open { .. } => Ok(()),
     }
 }
@@ -300,7 +284,7 @@ async fn identify(
                 (Some(secret), _) => token::hash(secret.trim()),
                 (None, Some(cookie)) => {
                     let _turn = remembered.wrong.turn(from.0.ip()).await;
-                    let found = session::token_of(app.engine.store(), method, headers, cookie).await?;
+                    let found = session::token_of(app.unchecked().store(), method, headers, cookie).await?;
                     let over = || ApiError::new(&codes::UNAUTHORIZED, "the session is over; sign in again");
                     found.ok_or_else(|| remembered.wrong.count(from.0.ip(), over()))?
                 }
@@ -308,7 +292,7 @@ async fn identify(
                     return Err(ApiError::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`"));
                 }
             };
-            let principal = remembered.admit(app.engine.store(), &hash, from).await?;
+            let principal = remembered.admit(app.unchecked().store(), &hash, from).await?;
             Ok((principal, Some(hash)))
         }
         Door::Open { anyone, loopback } => {

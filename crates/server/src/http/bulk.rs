@@ -1,17 +1,18 @@
 //! One action on many runs, chosen by filters.
 
 use axum::Json;
-use flowline::RetryFrom;
-use flowline::core::{DecideInput, Status, Time};
+use flowline::core::{DecideInput, Status};
 use flowline::store::query::{MAX_PAGE, WantTotal};
 use flowline::store::{RunQuery, RunRow, Total};
+use flowline::{Engine, RetryFrom};
 use flowline_api::runs::{BulkAction, BulkDone, BulkItem, BulkRequest};
 
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, Route, RouteAccess, handler};
-use crate::filter::{self, RunFilter};
+use super::visible::ApiCaller;
+use crate::filter;
 use crate::view::totals;
 
 pub const ROUTES: &[Route] = &[Route::post("/v1/runs/bulk", RouteAccess::OPERATE, "Cancel, pause, resume, retry or delete many runs", handler!(bulk))
@@ -19,16 +20,8 @@ pub const ROUTES: &[Route] = &[Route::post("/v1/runs/bulk", RouteAccess::OPERATE
     .body(Body::small::<BulkRequest>())
     .answers(&[Answer::json::<BulkDone>(200, "The outcome for each run.")])];
 
-fn query(filter: RunFilter, caller: &ApiCaller, now: Time) -> Result<RunQuery, ApiError> {
-    let wrong = |name: &str, what: &str| ApiError::new(&codes::BAD_BODY, what).at(&format!("/filter/{name}"));
-    let query = filter::query(&filter, caller.engine.tenant().clone(), now);
-    let query = query.map_err(|error| wrong(error.name, &error.problem))?;
-    if let Some(flow) = &query.flow {
-        caller.check_flow(flow)?;
-    } else if caller.principal.flows.is_some() {
-        return Err(wrong("flow", "this token is bound to flows, so name one of them"));
-    }
-    Ok(query)
+fn wrong(name: &str, what: &str) -> ApiError {
+    ApiError::new(&codes::BAD_BODY, what).at(&format!("/filter/{name}"))
 }
 
 async fn bulk(
@@ -49,10 +42,12 @@ async fn bulk(
             return Err(ApiError::new(&codes::BAD_BODY, "only a retry can have `fromStart`").at("/fromStart"));
         }
     };
-    let now = caller.engine.store().now().await?;
-    let query =
-        RunQuery { cursor: bulk.cursor, limit, total: WantTotal::Yes, ..query(bulk.filter, &caller, now)? };
-    let mut page = caller.engine.store().runs(query.clone()).await?;
+    let runs = caller.runs_of(bulk.filter.flow.clone()).map_err(|detail| wrong("flow", &detail))?;
+    let (flow, engine) = (runs.flow()?, runs.engine());
+    let query = filter::query(&bulk.filter, engine.tenant().clone(), engine.store().now().await?);
+    let query = query.map_err(|error| wrong(error.name, &error.problem))?;
+    let query = RunQuery { flow, cursor: bulk.cursor, limit, total: WantTotal::Yes, ..query };
+    let mut page = engine.store().runs(query.clone()).await?;
     if bulk.action == BulkAction::Delete {
         if query.status.is_some_and(|status| !status.is_terminal()) {
             let only = "only runs that have ended can be deleted: completed, failed or cancelled";
@@ -60,11 +55,11 @@ async fn bulk(
         }
         page.items.retain(|row| row.status.is_terminal());
         if query.status.is_none() {
-            page.total = Some(ended(&caller, &query).await?);
+            page.total = Some(ended(engine, &query).await?);
         }
     }
     let acts = page.items.iter().map(|row| {
-        let (caller, reason) = (&caller, bulk.reason.clone());
+        let reason = bulk.reason.clone();
         async move {
             let (run_id, flow_name) = (row.run_id.clone(), row.flow_name.clone());
             let item = BulkItem {
@@ -78,7 +73,7 @@ async fn bulk(
             if bulk.dry_run {
                 return item;
             }
-            let done = act(caller, row, item.clone(), (bulk.action, from), reason).await;
+            let done = act(engine, row, item.clone(), (bulk.action, from), reason).await;
             done.unwrap_or_else(|problem| BulkItem { error: Some(problem.into_details()), ..item })
         }
     });
@@ -89,11 +84,11 @@ async fn bulk(
 }
 
 /// How many runs that match a query have ended.
-async fn ended(caller: &ApiCaller, query: &RunQuery) -> Result<Total, ApiError> {
+async fn ended(engine: &Engine, query: &RunQuery) -> Result<Total, ApiError> {
     let (mut count, mut exact) = (0, true);
     for status in Status::ALL.into_iter().filter(|status| status.is_terminal()) {
         let one = RunQuery { status: Some(status), cursor: None, limit: 1, ..query.clone() };
-        match caller.engine.store().runs(one).await?.total {
+        match engine.store().runs(one).await?.total {
             Some(Total::Exact(n)) => count += n,
             Some(Total::AtLeast(n)) => (count, exact) = (count + n, false),
             None => {}
@@ -103,7 +98,7 @@ async fn ended(caller: &ApiCaller, query: &RunQuery) -> Result<Total, ApiError> 
 }
 
 async fn act(
-    caller: &ApiCaller,
+    engine: &Engine,
     row: &RunRow,
     item: BulkItem,
     (action, from): (BulkAction, RetryFrom<'_>),
@@ -111,19 +106,19 @@ async fn act(
 ) -> Result<BulkItem, ApiError> {
     let input = match action {
         BulkAction::Delete => {
-            caller.engine.delete(&row.key()).await?;
+            engine.delete(&row.key()).await?;
             return Ok(BulkItem { changed: Some(true), ..item });
         }
         BulkAction::Cancel => DecideInput::Cancel { reason },
         BulkAction::Pause => DecideInput::Pause,
         BulkAction::Resume => DecideInput::Resume,
         BulkAction::Retry => {
-            let request = caller.engine.again(&row.key(), from).await?;
+            let request = engine.again(&row.key(), from).await?;
             let handle = request.own_key(format!("retry:{}", row.run_id)).await?;
             let (new_run_id, changed) = (Some(handle.id().clone()), Some(!handle.existed()));
             return Ok(BulkItem { new_run_id, changed, ..item });
         }
     };
-    let applied = caller.engine.input(&row.key(), input).await?;
+    let applied = engine.input(&row.key(), input).await?;
     Ok(BulkItem { changed: Some(applied.changed), status: applied.status, ..item })
 }

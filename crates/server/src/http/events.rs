@@ -5,22 +5,23 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use flowline::SendRequest;
 use flowline::core::decide::Sender;
 use flowline::core::{Json as Raw, RunId, limits};
 use flowline::store::query::PAGE;
-use flowline::store::{Receipt, ReceiptQuery, ReceiptStatus, RunRow};
+use flowline::store::{ReceiptQuery, ReceiptStatus, RunRow};
+use flowline::{Engine, SendRequest};
 use flowline_api::events::{EventSend, ReceiptList, ReceiptView, SentView, StartOrSend};
 use tokio::time::Instant;
 
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{
     Answer, Body, BodyLimit, Handling, Query, QueryKind, Route, RouteAccess, TokenScope, handler,
 };
 use super::runs::{LIMIT, key_header};
-use crate::receipts::{read_receipt, read_receipts, sent_view};
+use super::visible::ApiCaller;
+use crate::receipts::{read_receipt, sent_view};
 
 pub const RECEIPT_STATUSES: &[&str] = &["pending", "processing", "completed", "failed"];
 
@@ -180,11 +181,12 @@ async fn send(
     headers: HeaderMap,
     JsonBody(mut send): JsonBody<EventSend>,
 ) -> Result<Response, ApiError> {
-    let row = caller.row(params.path("run")).await?;
+    let run = caller.run(params.path("run")).await?;
     let payload = send.payload.take().unwrap_or_else(Raw::nothing);
-    let request = caller.engine.event(&row.key(), &send.name, payload);
+    let request = run.engine().event(&run.key(), &send.name, payload);
     let request = dress(send, &caller, &headers, request)?;
-    answer(&caller, params.duration("wait"), request, Some(row)).await
+    let (engine, row) = (run.engine().clone(), run.into_inner());
+    answer(&caller, &engine, params.duration("wait"), request, Some(row)).await
 }
 
 async fn start_or_send(
@@ -193,38 +195,38 @@ async fn start_or_send(
     headers: HeaderMap,
     JsonBody(given): JsonBody<StartOrSend>,
 ) -> Result<Response, ApiError> {
-    let flow = params.path("flow");
-    caller.check_flow(flow)?;
+    let flow = caller.flow(params.path("flow"))?;
     let StartOrSend { key, input, name, payload, event_id, idempotency_key, user_id, roles } = given;
     let (input, payload) = (input.unwrap_or_else(Raw::null), payload.unwrap_or_else(Raw::nothing));
-    let request = caller.engine.event_for(flow, &key, input, (&name, payload));
+    let request = flow.engine().event_for(&flow, &key, input, (&name, payload));
     let send = EventSend { name, payload: None, event_id, idempotency_key, user_id, roles };
     let request = dress(send, &caller, &headers, request)?;
-    answer(&caller, params.duration("wait"), request, None).await
+    answer(&caller, flow.engine(), params.duration("wait"), request, None).await
 }
 
 /// Sends an event. `row` is the run's, if it was already read.
 async fn answer(
     caller: &ApiCaller,
+    engine: &Engine,
     wait: Option<Duration>,
     request: SendRequest,
     row: Option<RunRow>,
 ) -> Result<Response, ApiError> {
     if let Some(act) = caller.act.as_ref().filter(|act| act.is_for_another()) {
-        act.begin(caller.engine.store()).await?;
+        act.begin(engine.store()).await?;
     }
     let until = wait.map(|wait| Instant::now() + wait);
     let mut sent = request.send().await?;
-    let run = caller.engine.key(&sent.run_id);
+    let run = engine.key(&sent.run_id);
     let row = match row {
         Some(row) => row,
-        None => caller.engine.row(&run).await?,
+        None => engine.row(&run).await?,
     };
-    let (store, plans) = (caller.engine.store(), caller.engine.plans());
+    let (store, plans) = (engine.store(), engine.plans());
     let location = format!("/v1/runs/{}/receipts/{}", row.run_id, super::paths::part(&sent.event_id));
     let is_machine = plans.get(store, &row.tenant, &row.definition).await?.machine.is_some();
     let receipt = match until {
-        Some(until) if is_machine => caller.engine.wait_for_receipt(&run, &sent.event_id, until).await?,
+        Some(until) if is_machine => engine.wait_for_receipt(&run, &sent.event_id, until).await?,
         _ => None,
     };
     let receipt = match receipt {
@@ -236,7 +238,7 @@ async fn answer(
     }
     if receipt.is_some() {
         // What it was when the event came in is no news any more.
-        sent.status = caller.engine.row(&run).await?.status;
+        sent.status = engine.row(&run).await?.status;
     }
     let done = !is_machine || receipt.as_ref().is_some_and(ReceiptView::is_done);
     let status = if done { StatusCode::OK } else { StatusCode::ACCEPTED };
@@ -269,37 +271,31 @@ fn query(caller: &ApiCaller, params: &Params, run: Option<RunId>) -> ReceiptQuer
         worker: params.text("worker").map(str::to_owned),
         after: params.text("cursor").map(str::to_owned),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
-        ..ReceiptQuery::of(caller.engine.tenant().clone())
+        ..ReceiptQuery::of(caller.principal.tenant.clone())
     }
 }
 
 async fn of_run(caller: ApiCaller, params: Params) -> Result<Json<ReceiptList>, ApiError> {
-    let row = caller.row(params.path("run")).await?;
-    list(&caller, query(&caller, &params, Some(row.run_id))).await
+    let run = caller.run(params.path("run")).await?;
+    Ok(Json(caller.receipts(query(&caller, &params, Some(run.into_inner().run_id))).await?))
 }
 
 async fn of_tenant(caller: ApiCaller, params: Params) -> Result<Json<ReceiptList>, ApiError> {
-    list(&caller, query(&caller, &params, None)).await
-}
-
-async fn list(caller: &ApiCaller, query: ReceiptQuery) -> Result<Json<ReceiptList>, ApiError> {
-    let (store, plans) = (caller.engine.store(), caller.engine.plans());
-    let may_see = |receipt: &Receipt| caller.principal.may_see_flow(&receipt.flow_name);
-    Ok(Json(read_receipts(store, plans, query, may_see).await?))
+    Ok(Json(caller.receipts(query(&caller, &params, None)).await?))
 }
 
 async fn one(caller: ApiCaller, params: Params) -> Result<Json<ReceiptView>, ApiError> {
-    let row = caller.row(params.path("run")).await?;
+    let run = caller.run(params.path("run")).await?;
     let event_id = params.path("event");
     let until = Instant::now() + params.duration("wait").unwrap_or(Duration::ZERO);
     let missing = || {
-        let detail = format!("run {} hasn't received an event {event_id:?}", row.run_id);
+        let detail = format!("run {} hasn't received an event {event_id:?}", run.run_id);
         ApiError::new(&codes::NO_SUCH_RECEIPT, detail)
     };
     // No event has such an id, and not every store could be asked for it.
     if event_id.contains('\0') || event_id.len() > limits::KEY_BYTES {
         return Err(missing());
     }
-    let receipt = caller.engine.wait_for_receipt(&row.key(), event_id, until).await?.ok_or_else(missing)?;
-    Ok(Json(read_receipt(caller.engine.store(), caller.engine.plans(), receipt).await?))
+    let receipt = run.engine().wait_for_receipt(&run.key(), event_id, until).await?.ok_or_else(missing)?;
+    Ok(Json(read_receipt(run.engine().store(), run.engine().plans(), receipt).await?))
 }

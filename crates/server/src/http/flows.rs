@@ -16,8 +16,9 @@ use flowline_api::problem::DiagnosticList;
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params, Text, is_json};
+use super::request::{JsonBody, Params, Text, is_json};
 use super::route::{Answer, Body, BodyLimit, Query, QueryKind, Route, RouteAccess, handler};
+use super::visible::{ApiCaller, Visible};
 use crate::view::{Versions, read_flows};
 
 const DEFINITION: Body = Body {
@@ -91,9 +92,7 @@ fn parse(body: &Text) -> Result<Result<Read, Diagnostics>, ApiError> {
 
 async fn register(caller: ApiCaller, _: Params, body: Text) -> Result<Response, ApiError> {
     let (flow, plan, mut warnings) = caller
-        .engine
-        .aside()
-        .run(caller.engine.tenant(), move || {
+        .aside(move || {
             let Read { definition, warnings } =
                 parse(&body)?.map_err(|wrong| EngineError::Definition(Box::new(wrong)))?;
             let flow = definition.flow.clone();
@@ -103,14 +102,12 @@ async fn register(caller: ApiCaller, _: Params, body: Text) -> Result<Response, 
     if let Some(act) = &caller.act {
         act.asks("flow", flow.as_str());
     }
-    caller.check_flow(&flow)?;
-    let store = caller.engine.store();
-    let known = store.definition(caller.engine.tenant(), &plan.hash).await?;
-    let plan = caller
-        .engine
-        .register_plan(plan.into(), known.as_ref().and_then(|known| known.origin.clone()))
-        .await?;
-    let unserved = caller.engine.unserved(&plan);
+    let flow = caller.flow(&flow)?;
+    let engine = flow.engine();
+    let known = engine.store().definition(engine.tenant(), &plan.hash).await?;
+    let plan =
+        engine.register_plan(plan.into(), known.as_ref().and_then(|known| known.origin.clone())).await?;
+    let unserved = engine.unserved(&plan);
     warnings.items.extend(unserved.into_iter().map(|unserved| Diagnostic {
         severity: Severity::Warning,
         code: "not-run-here",
@@ -130,7 +127,7 @@ fn diagnostics(found: &Diagnostics) -> DiagnosticList {
 }
 
 async fn validate(caller: ApiCaller, _: Params, body: Text) -> Result<Json<Validated>, ApiError> {
-    Ok(Json(match caller.engine.aside().run(caller.engine.tenant(), move || parse(&body)).await? {
+    Ok(Json(match caller.aside(move || parse(&body)).await? {
         Ok(Read { definition, warnings }) => {
             Validated { valid: true, flow: Some(definition.flow), diagnostics: diagnostics(&warnings) }
         }
@@ -140,31 +137,30 @@ async fn validate(caller: ApiCaller, _: Params, body: Text) -> Result<Json<Valid
 
 async fn list(caller: ApiCaller, params: Params) -> Result<Json<FlowList>, ApiError> {
     let versions = if params.flag("versions") { Versions::All } else { Versions::Latest };
-    let mut items = read_flows(caller.engine.store(), caller.engine.tenant(), versions).await?;
-    items.retain(|item| caller.principal.may_see_flow(&item.definition.flow));
-    let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+    let rows =
+        caller.rows(async |engine| read_flows(engine.store(), engine.tenant(), versions).await).await?;
+    let (engine, mut items) = (rows.engine().clone(), rows.into_inner());
     for item in items.iter_mut().filter(|item| item.definition.latest) {
-        let plan = caller.engine.plans().get(store, tenant, &item.definition.hash).await?;
-        item.not_run_here = caller.engine.unserved(&plan);
+        let plan = engine.plans().get(engine.store(), engine.tenant(), &item.definition.hash).await?;
+        item.not_run_here = engine.unserved(&plan);
     }
     Ok(Json(FlowList { items }))
 }
 
 /// The definition that the path and `version` name.
-async fn find(caller: &ApiCaller, params: &Params) -> Result<StoredDefinition, ApiError> {
-    let flow = params.path("flow");
-    caller.check_flow(flow)?;
-    let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+async fn find(flow: &Visible<&str>, params: &Params) -> Result<StoredDefinition, ApiError> {
+    let (store, tenant) = (flow.engine().store(), flow.engine().tenant());
     let found = match params.text("version") {
-        Some(hash) => store.definition(tenant, hash).await?.filter(|found| &*found.flow == flow),
+        Some(hash) => store.definition(tenant, hash).await?.filter(|found| &*found.flow == **flow),
         None => Some(registry::shown(store, tenant, flow).await?),
     };
     found.ok_or_else(|| ApiError::no_such_flow(flow))
 }
 
 async fn show(caller: ApiCaller, params: Params, headers: HeaderMap) -> Result<Response, ApiError> {
-    let stored = find(&caller, &params).await?;
-    let latest = caller.engine.store().latest(caller.engine.tenant(), &stored.flow).await?;
+    let flow = caller.flow(params.path("flow"))?;
+    let stored = find(&flow, &params).await?;
+    let latest = flow.engine().store().latest(flow.engine().tenant(), &stored.flow).await?;
     let definition = Raw::parse(&stored.body)
         .map_err(|error| ApiError::new(&codes::STORE, format!("definition {}: {error}", stored.hash)))?;
     let (definition, retired) = (DefinitionJson(definition), latest.is_none());
@@ -172,9 +168,8 @@ async fn show(caller: ApiCaller, params: Params, headers: HeaderMap) -> Result<R
 }
 
 async fn versions(caller: ApiCaller, params: Params) -> Result<Json<FlowList>, ApiError> {
-    let flow = params.path("flow");
-    caller.check_flow(flow)?;
-    let definitions = registry::of_flow(caller.engine.store(), caller.engine.tenant(), flow).await?;
+    let flow = caller.flow(params.path("flow"))?;
+    let definitions = registry::of_flow(flow.engine().store(), flow.engine().tenant(), &flow).await?;
     let version =
         |definition| FlowView { definition, kind: None, runs: None, retired: None, not_run_here: Vec::new() };
     Ok(Json(FlowList { items: definitions.into_iter().map(version).collect() }))
@@ -185,22 +180,21 @@ async fn activate(
     params: Params,
     JsonBody(given): JsonBody<Activate>,
 ) -> Result<Json<FlowChanged>, ApiError> {
-    let flow = params.path("flow");
-    caller.check_flow(flow)?;
-    let latest = caller.engine.activate(flow, &given.version).await?;
-    Ok(Json(FlowChanged { flow: flow.to_owned(), hash: Some(latest.hash), retired: false }))
+    let flow = caller.flow(params.path("flow"))?;
+    let latest = flow.engine().activate(&flow, &given.version).await?;
+    Ok(Json(FlowChanged { flow: flow.to_string(), hash: Some(latest.hash), retired: false }))
 }
 
 async fn retire(caller: ApiCaller, params: Params) -> Result<Json<FlowChanged>, ApiError> {
-    let flow = params.path("flow");
-    caller.check_flow(flow)?;
-    caller.engine.retire(flow).await?;
-    Ok(Json(FlowChanged { flow: flow.to_owned(), hash: None, retired: true }))
+    let flow = caller.flow(params.path("flow"))?;
+    flow.engine().retire(&flow).await?;
+    Ok(Json(FlowChanged { flow: flow.to_string(), hash: None, retired: true }))
 }
 
 async fn draw(caller: ApiCaller, params: Params) -> Result<Response, ApiError> {
-    let stored = find(&caller, &params).await?;
-    let plan = caller.engine.plans().get(caller.engine.store(), caller.engine.tenant(), &stored.hash).await?;
+    let flow = caller.flow(params.path("flow"))?;
+    let (stored, engine) = (find(&flow, &params).await?, flow.engine());
+    let plan = engine.plans().get(engine.store(), engine.tenant(), &stored.hash).await?;
     Ok(match params.text("format") {
         Some("mermaid") => definition::mermaid(&plan.definition).into_response(),
         Some("dot") => definition::dot(&plan.definition).into_response(),

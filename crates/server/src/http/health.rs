@@ -29,12 +29,12 @@ async fn live() -> Json<InstanceHealth> {
 }
 
 async fn ready(State(app): State<App>) -> Result<Json<InstanceHealth>, ApiError> {
-    if let Some(trouble) = &*app.engine.trouble().borrow() {
+    if let Some(trouble) = &*app.unchecked().trouble().borrow() {
         return Err(ApiError::new(&codes::UNAVAILABLE, trouble.to_string()));
     }
-    match tokio::time::timeout(PATIENCE, app.engine.store().now()).await {
+    match tokio::time::timeout(PATIENCE, app.unchecked().store().now()).await {
         Ok(Ok(_)) => {
-            let instance = Some(app.engine.config().instance.to_string());
+            let instance = Some(app.unchecked().config().instance.to_string());
             Ok(Json(InstanceHealth { status: "ok".to_owned(), instance }))
         }
         Ok(Err(error)) => Err(ApiError::new(&codes::UNAVAILABLE, error.to_string())),

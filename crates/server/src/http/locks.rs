@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use axum::Json;
+use flowline::Engine;
 use flowline::core::Time;
 use flowline::lock::{self, LockError, NamedLock};
 use flowline::store::lock::fence;
@@ -17,8 +18,9 @@ use flowline_api::locks::{
 
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, Route, RouteAccess, TokenScope, handler};
+use super::visible::ApiCaller;
 
 /// A holder's heartbeat, which the audit log leaves out.
 pub const EXTEND: &str = "/v1/locks/{name}/extend";
@@ -26,7 +28,7 @@ const HOLDERS: RouteAccess = RouteAccess::Either(TokenScope::Work, TokenScope::O
 
 pub const ROUTES: &[Route] = &[
     Route::get("/v1/locks", RouteAccess::READ, "List the locks", handler!(list))
-        .about("Locks that are held, by name.")
+        .about("Locks that are held, by name. Needs a token that isn't bound to flows or queues.")
         .answers(&[Answer::json::<LockList>(200, "")]),
     Route::get("/v1/locks/{name}", RouteAccess::READ, "Show a lock", handler!(show))
         .answers(&[Answer::json::<HeldLock>(200, "")])
@@ -56,18 +58,19 @@ pub fn left(until: Time, now: Time) -> u64 {
     u64::try_from(until.millis() - now.millis()).unwrap_or_default()
 }
 
-async fn rows(caller: &ApiCaller) -> Result<Vec<HeldLock>, ApiError> {
-    let now = caller.engine.store().now().await?;
-    Ok(caller.engine.locks().await?.into_iter().map(|row| held(row, now)).collect())
+async fn rows(engine: &Engine) -> Result<Vec<HeldLock>, ApiError> {
+    let now = engine.store().now().await?;
+    Ok(engine.locks().await?.into_iter().map(|row| held(row, now)).collect())
 }
 
 async fn list(caller: ApiCaller, _: Params) -> Result<Json<LockList>, ApiError> {
-    Ok(Json(LockList { items: rows(&caller).await? }))
+    let tenant = caller.whole_tenant("all flows share the locks")?;
+    Ok(Json(LockList { items: rows(tenant.engine()).await? }))
 }
 
 async fn show(caller: ApiCaller, params: Params) -> Result<Json<HeldLock>, ApiError> {
     let name = params.path("name");
-    let found = rows(&caller).await?.into_iter().find(|lock| lock.name == name);
+    let found = rows(caller.lock(name).engine()).await?.into_iter().find(|lock| lock.name == name);
     let missing = || ApiError::new(&codes::NO_SUCH_LOCK, format!("no one holds a lock {name:?}"));
     found.map(Json).ok_or_else(missing)
 }
@@ -83,8 +86,9 @@ async fn acquire(
         None => lock::new_token(),
     };
     let name = params.path("name").to_owned();
-    let grant = named(&caller, &params, given.ttl_ms).owner(owner.clone()).grant(token).await?;
-    let remaining_ms = left(grant.until, caller.engine.store().now().await?);
+    let lock = caller.lock(&name);
+    let grant = lasting(&lock, given.ttl_ms).owner(owner.clone()).grant(token).await?;
+    let remaining_ms = left(grant.until, lock.engine().store().now().await?);
     let (fence, since, until) = (grant.fence, grant.since, grant.until);
     let lock = HeldLock { name, owner, fence, since, until, remaining_ms };
     Ok(Json(AcquireLockAnswer { lock, lock_token: shown_token(token) }))
@@ -96,12 +100,13 @@ async fn extend(
     JsonBody(given): JsonBody<ExtendLockRequest>,
 ) -> Result<Json<ExtendLockAnswer>, ApiError> {
     let name = params.path("name").to_owned();
-    let until = named(&caller, &params, given.ttl_ms).extend(read_token(&given.lock_token)?).await?;
+    let lock = caller.lock(&name);
+    let until = lasting(&lock, given.ttl_ms).extend(read_token(&given.lock_token)?).await?;
     let Some(until) = until else {
         let detail = format!("this token doesn't hold lock {name:?} any more");
         return Err(ApiError::new(&codes::LOCK_LOST, detail));
     };
-    let remaining_ms = left(until, caller.engine.store().now().await?);
+    let remaining_ms = left(until, lock.engine().store().now().await?);
     Ok(Json(ExtendLockAnswer { name, until, remaining_ms }))
 }
 
@@ -110,12 +115,13 @@ async fn release(
     params: Params,
     JsonBody(given): JsonBody<ReleaseLockRequest>,
 ) -> Result<Json<ReleaseLockAnswer>, ApiError> {
-    let released = named(&caller, &params, None).release(read_token(&given.lock_token)?).await?;
-    Ok(Json(ReleaseLockAnswer { name: params.path("name").to_owned(), released }))
+    let name = params.path("name");
+    let released = caller.lock(name).release(read_token(&given.lock_token)?).await?;
+    Ok(Json(ReleaseLockAnswer { name: name.to_owned(), released }))
 }
 
-fn named(caller: &ApiCaller, params: &Params, ttl_ms: Option<u64>) -> NamedLock {
-    caller.engine.lock(params.path("name")).ttl(ttl_ms.map_or(lock::TTL, Duration::from_millis))
+fn lasting(lock: &NamedLock, ttl_ms: Option<u64>) -> NamedLock {
+    lock.clone().ttl(ttl_ms.map_or(lock::TTL, Duration::from_millis))
 }
 
 /// The `lockToken` of a text: 32 hexadecimal digits.

@@ -18,9 +18,10 @@ use flowline::stuck::{Reason, Stuck, stuck};
 
 use super::App;
 use super::access::Door;
-use super::request::{ApiCaller, Params};
+use super::request::Params;
 use super::requests::Requests;
 use super::route::{Answer, Route, RouteAccess, handler};
+use super::visible::ApiCaller;
 use crate::exposition::{Exposition, KIND, Labels};
 use crate::otlp::Export;
 
@@ -58,7 +59,7 @@ impl Watched {
 }
 
 async fn metrics(State(app): State<App>, caller: ApiCaller, _: Params) -> impl IntoResponse {
-    let mut page = Exposition::new(&app.engine.config().instance);
+    let mut page = Exposition::new(&app.unchecked().config().instance);
     let since = app.watched.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let version: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
     page.family("flowline_build_info", "gauge", "Version of this instance; always 1.", &[(version, 1)]);
@@ -67,7 +68,7 @@ async fn metrics(State(app): State<App>, caller: ApiCaller, _: Params) -> impl I
         "When the instance started, as Unix time.",
         since.as_secs_f64(),
     );
-    write_meters(&mut page, app.engine.meters());
+    write_meters(&mut page, app.unchecked().meters());
     app.watched.requests.write(&mut page);
     if let Door::Tokens(remembered) = &app.door {
         remembered.wrong.write(&mut page);
@@ -169,7 +170,7 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
 async fn write_store(page: &mut Exposition, app: &App, caller: &ApiCaller) {
     let answered = within(read(app, caller)).await;
     page.gauge("flowline_store_up", "1 if the store answered this scrape.", u8::from(answered.is_some()));
-    let trouble = app.engine.trouble().borrow().is_some();
+    let trouble = app.unchecked().trouble().borrow().is_some();
     page.gauge("flowline_store_trouble", "1 if the store doesn't accept writes.", u8::from(trouble));
     let Some(read) = answered else { return };
     let runs: Vec<([(&str, &str); 1], u64)> = Status::ALL
@@ -194,12 +195,11 @@ struct Read {
 }
 
 async fn read(app: &App, caller: &ApiCaller) -> Result<Read, StoreError> {
-    let store = app.engine.store();
-    let mut counters = store.counters().await?;
+    let store = app.unchecked().store();
+    let mut counters = caller.keep(store.counters().await?);
     if let Door::Tokens(_) = app.door {
         counters.retain(|counter| counter.tenant == caller.principal.tenant);
     }
-    counters.retain(|counter| caller.principal.may_see_flow(&counter.flow_name));
     // Only a run that has not ended has jobs.
     let mut tenants: Vec<Tenant> = counters
         .iter()
@@ -212,8 +212,7 @@ async fn read(app: &App, caller: &ApiCaller) -> Result<Read, StoreError> {
     for tenant in &tenants {
         queues.extend(store.queues(tenant).await?);
     }
-    queues.retain(|row| caller.principal.may_see_queue(&row.queue));
-    Ok(Read { tenants, counters, queues, now: store.now().await? })
+    Ok(Read { tenants, counters, queues: caller.keep(queues), now: store.now().await? })
 }
 
 #[derive(Default)]
@@ -259,7 +258,7 @@ fn write_queues(page: &mut Exposition, read: &Read) {
 }
 
 async fn write_stuck(page: &mut Exposition, app: &App, caller: &ApiCaller, tenants: &[Tenant]) {
-    if caller.principal.flows.is_some() {
+    if caller.all_runs("").is_err() {
         return;
     }
     let Some(found) = within(believed(app, caller, tenants)).await else { return };
@@ -296,7 +295,7 @@ async fn believed(app: &App, caller: &ApiCaller, tenants: &[Tenant]) -> Result<S
     {
         return Ok(found.clone());
     }
-    let found = stuck(app.engine.store(), tenants, app.watched.stuck_after).await?;
+    let found = stuck(app.unchecked().store(), tenants, app.watched.stuck_after).await?;
     known.retain(|_, (at, _)| at.elapsed() < BELIEVED);
     known.insert(whose, (Instant::now(), found.clone()));
     Ok(found)

@@ -4,6 +4,7 @@
 //! Nothing here decides anything about runs, or keeps anything that another instance would need.
 
 pub mod access;
+pub mod app;
 pub mod audit;
 pub mod bulk;
 pub mod callbacks;
@@ -36,6 +37,7 @@ pub mod state;
 pub mod threads;
 pub mod tls;
 pub mod tokens;
+pub mod visible;
 pub mod work;
 pub mod workers;
 
@@ -48,47 +50,10 @@ use axum::response::Response;
 use flowline::Engine;
 use hyper::body::Incoming;
 
-use live::LiveStreams;
+pub use app::{App, InstanceParts};
 use paths::{Paths, RouteMatch};
 use route::{Route, RouteEffect};
 use threads::Whereabouts;
-
-/// What the handlers that read share, or those that write. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct App(Arc<AppParts>);
-
-#[derive(Debug)]
-pub struct AppParts {
-    pub engine: Engine,
-    instance: Arc<InstanceParts>,
-}
-
-/// What all handlers share.
-#[derive(Debug)]
-pub struct InstanceParts {
-    pub door: access::Door,
-    /// Other origins whose web pages are allowed.
-    pub origins: cors::Origins,
-    /// Whether this server speaks TLS itself.
-    pub encrypted: bool,
-    pub live: LiveStreams,
-    pub watched: metrics::Watched,
-    pub workers: workers::WorkerSightings,
-}
-
-impl std::ops::Deref for App {
-    type Target = AppParts;
-    fn deref(&self) -> &AppParts {
-        &self.0
-    }
-}
-
-impl std::ops::Deref for AppParts {
-    type Target = InstanceParts;
-    fn deref(&self) -> &InstanceParts {
-        &self.instance
-    }
-}
 
 /// All routes.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
@@ -132,7 +97,7 @@ impl Api {
     /// Answers from the engine; routes that read use `reads`.
     pub fn of(engine: Engine, reads: Engine, instance: InstanceParts) -> Api {
         let instance = Arc::new(instance);
-        let app = |engine| App(Arc::new(AppParts { engine, instance: instance.clone() }));
+        let app = |engine| App::new(engine, instance.clone());
         // unwrap: which routes there are is fixed, and a test has them all
         let paths = Paths::new().expect("no two routes are in each other's way");
         Api(Arc::new(ApiParts { reads: app(reads), writes: app(engine), paths }))
@@ -161,6 +126,34 @@ mod tests {
         for route in routes() {
             assert!(seen.insert((route.path, route.verb.as_str())), "{:?} {}", route.verb, route.path);
         }
+    }
+
+    /// A handler that isn't in one of these has only what the checks give it.
+    #[test]
+    fn only_the_checks_and_what_belongs_to_no_tenant_reach_the_engine_unchecked() {
+        let mut reach = Vec::new();
+        let mut folders = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false
+                        if std::fs::read_to_string(&path).unwrap().contains(concat!(".unchecked", "()")) =>
+                    {
+                        reach.push(path.file_name().unwrap().to_string_lossy().into_owned());
+                    }
+                    false => {}
+                }
+            }
+        }
+        reach.sort();
+        let checks = ["access.rs", "request.rs", "session.rs", "visible.rs"];
+        let of_the_instance = ["health.rs", "metrics.rs", "requests.rs"];
+        // A reference to a lease is sealed, and is the credential.
+        let mut may: Vec<&str> = [&checks[..], &of_the_instance, &["callbacks.rs"]].concat();
+        may.sort_unstable();
+        assert_eq!(reach, may);
     }
 
     #[test]

@@ -7,10 +7,10 @@ use flowline::stats::{Depth, NO_WIDTH, Question, Stats, stats};
 use flowline::verify::verify;
 use flowline_api::explain::VerifyReport;
 
-use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, Params};
+use super::request::Params;
 use super::route::{Answer, Query, QueryKind, Route, RouteAccess, handler};
+use super::visible::ApiCaller;
 
 /// How far back statistics go by default.
 const SINCE: Duration = Duration::from_secs(24 * 3600);
@@ -31,36 +31,23 @@ pub const ROUTES: &[Route] = &[
 ];
 
 async fn count(caller: ApiCaller, params: Params) -> Result<Json<Stats>, ApiError> {
-    let store = caller.engine.store();
+    let runs = caller.runs_of(params.text("flow").map(str::to_owned));
+    let runs = runs.map_err(|detail| ApiError::parameter("flow", detail))?;
+    let (flow, store) = (runs.flow()?, runs.engine().store());
     let now = store.now().await?;
     let since = params.moment("since", now).unwrap_or_else(|| now.before(SINCE));
     let bucket = params.duration("bucket").unwrap_or(Duration::from_secs(3600));
     if bucket < Duration::from_millis(1) {
         return Err(ApiError::parameter("bucket", NO_WIDTH));
     }
-    let flow = params.text("flow");
-    match flow {
-        Some(flow) => caller.check_flow(flow)?,
-        None if caller.principal.flows.is_some() => {
-            return Err(ApiError::parameter("flow", "this token is bound to flows, so name one of them"));
-        }
-        None => {}
-    }
     let steps = if params.flag("steps") { Depth::Steps } else { Depth::Runs };
-    let question = Question {
-        tenant: caller.engine.tenant().clone(),
-        flow: flow.map(str::to_owned),
-        since: Some(since),
-        bucket,
-        steps,
-    };
+    let tenant = runs.engine().tenant().clone();
+    let question = Question { tenant, flow, since: Some(since), bucket, steps };
     Ok(Json(stats(store, &question).await?))
 }
 
 async fn check(caller: ApiCaller, _: Params) -> Result<Json<VerifyReport>, ApiError> {
-    if caller.principal.flows.is_some() {
-        let detail = "this token is bound to flows, and this covers all of them; check a single run with GET /v1/runs/{run}/verify";
-        return Err(ApiError::new(&codes::FORBIDDEN, detail));
-    }
-    Ok(Json(verify(caller.engine.store(), caller.engine.plans(), Some(caller.engine.tenant())).await?))
+    let all = caller.all_runs("check a single run with GET /v1/runs/{run}/verify")?;
+    let engine = all.engine();
+    Ok(Json(verify(engine.store(), engine.plans(), Some(engine.tenant())).await?))
 }

@@ -4,19 +4,19 @@
 //! from it, so it's redriven once.
 
 use axum::Json;
-use flowline::RetryFrom;
-use flowline::core::ids::check_name;
 use flowline::core::{RunId, RunKey, Status};
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::row::Pause;
 use flowline::store::{QueueRow, RunQuery, RunRow};
+use flowline::{Engine, RetryFrom};
 use flowline_api::queues::{DeadLetters, QueueChanged, QueueList, Redrive, Redriven, RedrivenRun};
 
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, Handling, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
+use super::visible::{ApiCaller, Visible};
 
 /// Failed runs that one request looks through for dead letters.
 const LOOKED_AT: usize = 2_000;
@@ -52,17 +52,8 @@ const fn change(path: &'static str, summary: &'static str, handler: Handling) ->
 const CHANGED: &[Answer] = &[Answer::json::<QueueChanged>(200, "")];
 
 async fn rows(caller: &ApiCaller) -> Result<Vec<QueueRow>, ApiError> {
-    let mut rows = caller.engine.store().queues(caller.engine.tenant()).await?;
-    rows.retain(|row| caller.principal.may_see_queue(&row.queue));
-    Ok(rows)
-}
-
-/// The queue that the path names, if the caller may see it.
-fn queue<'a>(caller: &ApiCaller, params: &'a Params) -> Result<&'a str, ApiError> {
-    let queue = params.path("queue");
-    let no_such = || ApiError::new(&codes::NO_SUCH_QUEUE, format!("there is no queue {queue:?}"));
-    check_name("queue", queue).map_err(|_| no_such())?;
-    if caller.principal.may_see_queue(queue) { Ok(queue) } else { Err(no_such()) }
+    let rows = caller.rows(async |engine| engine.store().queues(engine.tenant()).await).await?;
+    Ok(rows.into_inner())
 }
 
 async fn list(caller: ApiCaller, _: Params) -> Result<Json<QueueList>, ApiError> {
@@ -70,13 +61,13 @@ async fn list(caller: ApiCaller, _: Params) -> Result<Json<QueueList>, ApiError>
 }
 
 async fn show(caller: ApiCaller, params: Params) -> Result<Json<QueueList>, ApiError> {
-    let queue = queue(&caller, &params)?;
+    let queue = caller.queue(params.path("queue"))?;
     let mut rows = rows(&caller).await?;
-    rows.retain(|row| &*row.queue == queue);
+    rows.retain(|row| &*row.queue == *queue);
     if rows.is_empty() {
         return Err(ApiError::new(
             &codes::NO_SUCH_QUEUE,
-            format!("queue {queue:?} has no jobs and isn't paused"),
+            format!("queue {:?} has no jobs and isn't paused", *queue),
         ));
     }
     Ok(Json(QueueList { items: rows }))
@@ -91,24 +82,24 @@ async fn resume(caller: ApiCaller, params: Params) -> Result<Json<QueueChanged>,
 }
 
 async fn set(caller: &ApiCaller, params: &Params, pause: Pause) -> Result<Json<QueueChanged>, ApiError> {
-    let queue = queue(caller, params)?;
-    caller.engine.store().pause_queue(caller.engine.tenant(), queue, pause).await?;
-    Ok(Json(QueueChanged { queue: queue.to_owned(), paused: pause == Pause::Paused }))
+    let queue = caller.queue(params.path("queue"))?;
+    queue.engine().store().pause_queue(queue.engine().tenant(), &queue, pause).await?;
+    Ok(Json(QueueChanged { queue: queue.to_string(), paused: pause == Pause::Paused }))
 }
 
 async fn dead(caller: ApiCaller, params: Params) -> Result<Json<DeadLetters>, ApiError> {
-    let queue = queue(&caller, &params)?;
+    let queue = caller.queue(params.path("queue"))?;
     let limit = params.number("limit").map_or(PAGE, |limit| limit as usize);
-    Ok(Json(find_dead(&caller, queue, params.text("cursor"), limit).await?))
+    Ok(Json(find_dead(&caller, &queue, params.text("cursor"), limit).await?))
 }
 
 async fn find_dead(
     caller: &ApiCaller,
-    queue: &str,
+    queue: &Visible<&str>,
     cursor: Option<&str>,
     limit: usize,
 ) -> Result<DeadLetters, ApiError> {
-    let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+    let (store, tenant) = (queue.engine().store(), queue.engine().tenant());
     let mut query = RunQuery {
         status: Some(Status::Failed),
         cursor: cursor.map(str::to_owned),
@@ -124,12 +115,12 @@ async fn find_dead(
         looked_at += page.items.len();
         let again: Vec<RunKey> = page.items.iter().map(driven_again).collect();
         let driven = store.load(&again).await?;
-        for (row, driven) in page.items.into_iter().zip(driven) {
-            let driven = driven.and_then(|driven| driven.row.retry_of);
-            if driven.as_ref() != Some(&row.run_id)
-                && caller.principal.may_see_flow(&row.flow_name)
-                && died_in(caller, &row, queue).await?
-            {
+        let undriven = page.items.into_iter().zip(driven).filter(|(row, driven)| {
+            let driven = driven.as_ref().and_then(|driven| driven.row.retry_of.as_ref());
+            driven != Some(&row.run_id)
+        });
+        for row in caller.keep(undriven.map(|(row, _)| row).collect()) {
+            if died_in(&row, queue).await? {
                 items.push(row);
             }
         }
@@ -151,10 +142,11 @@ fn redrive_key(row: &RunRow) -> String {
     format!("redrive:{}", row.run_id)
 }
 
-async fn died_in(caller: &ApiCaller, row: &RunRow, queue: &str) -> Result<bool, ApiError> {
+async fn died_in(row: &RunRow, queue: &Visible<&str>) -> Result<bool, ApiError> {
     let Some(step) = row.failure.as_ref().and_then(|failure| failure.step.as_ref()) else { return Ok(false) };
-    let plan = caller.engine.plans().get(caller.engine.store(), &row.tenant, &row.definition).await?;
-    Ok(plan.steps.iter().any(|known| known.name == *step && &*known.queue == queue))
+    let engine = queue.engine();
+    let plan = engine.plans().get(engine.store(), &row.tenant, &row.definition).await?;
+    Ok(plan.steps.iter().any(|known| known.name == *step && &*known.queue == **queue))
 }
 
 async fn redrive(
@@ -162,20 +154,20 @@ async fn redrive(
     params: Params,
     JsonBody(given): JsonBody<Redrive>,
 ) -> Result<Json<Redriven>, ApiError> {
-    let queue = queue(&caller, &params)?;
+    let queue = caller.queue(params.path("queue"))?;
     let limit = given.limit.unwrap_or(PAGE);
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(
             ApiError::new(&codes::BAD_BODY, format!("the limit must be 1 to {MAX_PAGE}")).at("/limit")
         );
     }
-    let dead = find_dead(&caller, queue, given.cursor.as_deref(), limit).await?;
+    let dead = find_dead(&caller, &queue, given.cursor.as_deref(), limit).await?;
     let mut items = Vec::new();
     for row in &dead.items {
         let (run_id, flow_name) = (row.run_id.clone(), row.flow_name.clone());
         let mut item = RedrivenRun { run_id, flow_name, new_run_id: None, error: None };
         if !given.dry_run {
-            match drive_again(&caller, row).await {
+            match drive_again(queue.engine(), row).await {
                 Ok(run) => item.new_run_id = Some(run),
                 Err(problem) => item.error = Some(problem.into_details()),
             }
@@ -186,7 +178,7 @@ async fn redrive(
     Ok(Json(Redriven { items, dry_run: given.dry_run, has_more, next }))
 }
 
-async fn drive_again(caller: &ApiCaller, row: &RunRow) -> Result<RunId, ApiError> {
-    let request = caller.engine.again(&row.key(), RetryFrom::Failure).await?;
+async fn drive_again(engine: &Engine, row: &RunRow) -> Result<RunId, ApiError> {
+    let request = engine.again(&row.key(), RetryFrom::Failure).await?;
     Ok(request.own_key(redrive_key(row)).await?.id().clone())
 }

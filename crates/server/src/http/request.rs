@@ -7,11 +7,8 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Request, header};
-use flowline::Engine;
 use flowline::core::time::parse_duration;
-use flowline::core::{Json, RunId, RunKey, Time};
-use flowline::remote::Remote;
-use flowline::store::RunRow;
+use flowline::core::{Json, Time};
 use serde::de::DeserializeOwned;
 
 use super::App;
@@ -38,57 +35,6 @@ pub struct Arrived {
     pub principal: Option<Principal>,
     /// Its entry in the audit log, if it has or may get one.
     pub act: Option<Arc<Act>>,
-}
-
-/// The caller, and the engine acting for its tenant.
-#[derive(Debug)]
-pub struct ApiCaller {
-    pub principal: Principal,
-    pub engine: Engine,
-    /// What the audit log will have of this, if anything.
-    pub act: Option<Arc<Act>>,
-}
-
-impl ApiCaller {
-    /// The key of the run that the path names. A run with an invalid name doesn't exist.
-    pub fn run_key(&self, run: &str) -> Result<RunKey, ApiError> {
-        let id = RunId::new(run).map_err(|_| ApiError::no_such_run(run))?;
-        Ok(self.engine.key(&id))
-    }
-
-    /// The index row of a run that this caller may see.
-    pub async fn row(&self, run: &str) -> Result<RunRow, ApiError> {
-        let row = self.engine.row(&self.run_key(run)?).await?;
-        if self.principal.may_see_flow(&row.flow_name) { Ok(row) } else { Err(ApiError::no_such_run(run)) }
-    }
-
-    /// Work for remote workers, on the queues that this caller may work on.
-    pub fn remote(&self) -> Remote {
-        let remote = self.engine.remote();
-        match (&self.principal.queues, &self.principal.flows) {
-            (Some(queues), _) => remote.bound_to(queues.clone()),
-            // A queue can have jobs of any flow.
-            (None, Some(_)) => remote.bound_to([]),
-            (None, None) => remote,
-        }
-    }
-
-    pub fn check_flow(&self, flow: &str) -> Result<(), ApiError> {
-        if self.principal.may_see_flow(flow) { Ok(()) } else { Err(ApiError::no_such_flow(flow)) }
-    }
-}
-
-impl FromRequestParts<App> for ApiCaller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<ApiCaller, ApiError> {
-        let arrived = parts.extensions.get::<Arrived>();
-        let act = arrived.and_then(|arrived| arrived.act.clone());
-        let principal = arrived.and_then(|arrived| arrived.principal.clone());
-        let principal = principal.ok_or_else(|| ApiError::new(&codes::INTERNAL, "nobody asked who asks"))?;
-        let engine = app.engine.acting_for(principal.tenant.clone());
-        Ok(ApiCaller { principal, engine, act })
-    }
 }
 
 /// The parameters of path and query, checked against what the route declares.
@@ -331,7 +277,7 @@ fn takes(parts: &Parts) -> Option<&'static super::route::Body> {
 /// The whole body, up to what its route takes.
 async fn read_bytes(parts: &Parts, body: Body, app: &App) -> Result<Bytes, ApiError> {
     let taken = takes(parts).map_or(BodyLimit::Bytes(0), |body| body.limit);
-    let limit = taken.bytes(app.engine.config().limits);
+    let limit = taken.bytes(app.unchecked().config().limits);
     let too_large = || {
         let setting = taken.setting().map_or_else(String::new, |name| format!(" (setting {name})"));
         ApiError::new(

@@ -48,7 +48,7 @@ impl Requests {
             route.took.observe(took);
         }
         tracing::debug!(
-            instanceId = &*app.engine.config().instance,
+            instanceId = &*app.unchecked().config().instance,
             method,
             route,
             status,

@@ -10,9 +10,9 @@ use flowline::core::event::EventType;
 use flowline::core::{DecideInput, Json as Raw, Status};
 use flowline::explain::explain;
 use flowline::store::query::{MAX_PAGE, PAGE};
-use flowline::store::{EventQuery, RunRow, StateSpace, Total};
+use flowline::store::{EventQuery, RunRow, Total};
 use flowline::verify::verify_run;
-use flowline::{Applied, RetryFrom, RunOutcome, StateOwner, StateQuery, StateScope};
+use flowline::{Applied, RetryFrom, RunOutcome, StateQuery, StateScope};
 use flowline_api::explain::{Explanation, VerifyReport};
 use flowline_api::runs::{
     CancelRun, CompleteRun, EventList, FailRun, Retried, RetryRun, RunChanged, RunResult, RunView,
@@ -22,9 +22,10 @@ use flowline_api::state::RunValues;
 use super::codes;
 use super::etag::{UNCHANGED, tagged};
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, BodyLimit, Handling, Query, QueryKind, Route, RouteAccess, handler};
 use super::runs::{LIMIT, WAIT, key_header};
+use super::visible::{ApiCaller, Visible};
 use crate::view::{read_run, totals};
 
 const APPLIED: &[Answer] =
@@ -119,19 +120,19 @@ pub const EVENT_TYPES: &[&str] = &[
 ];
 
 async fn show(caller: ApiCaller, params: Params, headers: HeaderMap) -> Result<Response, ApiError> {
-    let row = caller.row(params.path("run")).await?;
-    let view = read_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
+    let run = caller.run(params.path("run")).await?;
+    let view = read_run(run.engine().store(), run.engine().plans(), &run.key()).await?;
     tagged(&headers, &view)
 }
 
 async fn delete(caller: ApiCaller, params: Params) -> Result<StatusCode, ApiError> {
-    let row = caller.row(params.path("run")).await?;
-    caller.engine.delete(&row.key()).await?;
+    let run = caller.run(params.path("run")).await?;
+    run.engine().delete(&run.key()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn events(caller: ApiCaller, params: Params) -> Result<Json<EventList>, ApiError> {
-    let row = caller.row(params.path("run")).await?;
+    let run = caller.run(params.path("run")).await?;
     let query = EventQuery {
         after: params.number("after").unwrap_or(0),
         kinds: params.list("type").filter_map(EventType::parse).collect(),
@@ -139,12 +140,12 @@ async fn events(caller: ApiCaller, params: Params) -> Result<Json<EventList>, Ap
         attempt: params.number("attempt").map(|attempt| attempt as u32),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
     };
-    let store = caller.engine.store();
-    let page = store.events(&row.key(), query.clone()).await?;
+    let store = run.engine().store();
+    let page = store.events(&run.key(), query.clone()).await?;
     let total = match query.takes_all() {
-        true => Total::Exact(row.events),
+        true => Total::Exact(run.events),
         false if query.after == 0 && !page.more => Total::Exact(page.events.len() as u64),
-        false => store.count_events(&row.key(), query).await?,
+        false => store.count_events(&run.key(), query).await?,
     };
     let (total, total_at_least) = totals(Some(total));
     Ok(Json(EventList {
@@ -153,25 +154,26 @@ async fn events(caller: ApiCaller, params: Params) -> Result<Json<EventList>, Ap
         has_more: page.more,
         total,
         total_at_least,
-        events_trimmed: row.events_trimmed,
+        events_trimmed: run.events_trimmed,
     }))
 }
 
 async fn result(caller: ApiCaller, params: Params) -> Result<Response, ApiError> {
-    let row = caller.row(params.path("run")).await?;
+    let run = caller.run(params.path("run")).await?;
     let wait = params.duration("wait").unwrap_or(Duration::ZERO);
-    let ended = match row.status.is_terminal() {
-        true => Some(caller.engine.outcome(&row.key(), &row).await?),
+    let ended = match run.status.is_terminal() {
+        true => Some(run.engine().outcome(&run.key(), &run).await?),
         false if wait.is_zero() => None,
-        false => tokio::time::timeout(wait, caller.engine.wait(&row.key())).await.ok().transpose()?,
+        false => tokio::time::timeout(wait, run.engine().wait(&run.key())).await.ok().transpose()?,
     };
     Ok(match ended {
         Some(RunOutcome { status, result, error, trimmed: events_trimmed }) => {
-            Json(RunResult { run_id: row.run_id, status, result, error, events_trimmed }).into_response()
+            Json(RunResult { run_id: run.run_id.clone(), status, result, error, events_trimmed })
+                .into_response()
         }
         None => {
-            let row = caller.row(params.path("run")).await?;
-            let RunRow { run_id, status, events_trimmed, .. } = row;
+            let run = caller.run(params.path("run")).await?;
+            let RunRow { run_id, status, events_trimmed, .. } = run.into_inner();
             let answer = RunResult { run_id, status, result: None, error: None, events_trimmed };
             (StatusCode::ACCEPTED, Json(answer)).into_response()
         }
@@ -179,29 +181,25 @@ async fn result(caller: ApiCaller, params: Params) -> Result<Response, ApiError>
 }
 
 async fn state(caller: ApiCaller, params: Params) -> Result<Json<RunValues>, ApiError> {
-    let row = caller.row(params.path("run")).await?;
+    let run = caller.run(params.path("run")).await?;
     let scope = StateScope::from(params.text("scope").unwrap_or("run"));
     scope.check().map_err(|error| ApiError::parameter("scope", error.to_string()))?;
-    let owner = scope.of(&row.run_id, &row.flow_name);
-    if matches!(owner, StateOwner::Tenant | StateOwner::Named(_)) {
-        caller.check_shared_state()?;
-    }
-    let space = StateSpace::new(&row.tenant, owner);
-    let page = caller.engine.store().states(&space, StateQuery::first(MAX_PAGE)).await?;
+    let space = caller.state_of(&run, &scope)?;
+    let page = space.engine().store().states(&space, StateQuery::first(MAX_PAGE)).await?;
     let values = page.values.into_iter().map(|found| (found.key, found.value)).collect();
     Ok(Json(RunValues { scope: scope.as_str().to_owned(), values, has_more: page.more }))
 }
 
 async fn explanation(caller: ApiCaller, params: Params) -> Result<Json<Explanation>, ApiError> {
-    let row = caller.row(params.path("run")).await?;
-    let mut explanation = explain(caller.engine.store(), caller.engine.plans(), &row.key()).await?;
-    caller.engine.note_unserved(&mut explanation);
+    let run = caller.run(params.path("run")).await?;
+    let mut explanation = explain(run.engine().store(), run.engine().plans(), &run.key()).await?;
+    run.engine().note_unserved(&mut explanation);
     Ok(Json(explanation))
 }
 
 async fn verify(caller: ApiCaller, params: Params) -> Result<Json<VerifyReport>, ApiError> {
-    let row = caller.row(params.path("run")).await?;
-    Ok(Json(verify_run(caller.engine.store(), caller.engine.plans(), &row.key()).await?))
+    let run = caller.run(params.path("run")).await?;
+    Ok(Json(verify_run(run.engine().store(), run.engine().plans(), &run.key()).await?))
 }
 
 /// Applies an input to a run that the caller may see.
@@ -210,9 +208,9 @@ async fn apply(
     params: &Params,
     input: DecideInput,
 ) -> Result<Json<RunChanged>, ApiError> {
-    let row = caller.row(params.path("run")).await?;
-    let Applied { changed, status } = caller.engine.input(&row.key(), input).await?;
-    Ok(Json(RunChanged { run_id: row.run_id, changed, status }))
+    let run = caller.run(params.path("run")).await?;
+    let Applied { changed, status } = run.engine().input(&run.key(), input).await?;
+    Ok(Json(RunChanged { run_id: run.into_inner().run_id, changed, status }))
 }
 
 async fn cancel(
@@ -265,36 +263,36 @@ async fn retry(
     headers: HeaderMap,
     JsonBody(given): JsonBody<RetryRun>,
 ) -> Result<Response, ApiError> {
-    let row = caller.row(params.path("run")).await?;
+    let run = caller.run(params.path("run")).await?;
     let place = place(&given)?;
-    check_retry(&caller, &row, given.from.as_deref()).await?;
-    let mut request = caller.engine.again(&row.key(), place).await?;
+    check_retry(&run, given.from.as_deref()).await?;
+    let mut request = run.engine().again(&run.key(), place).await?;
     if let Some(key) = key_header(&headers)? {
         request = request.idempotency_key(key);
     }
     let handle = request.await?;
-    let new = caller.engine.row(handle.key()).await?;
+    let new = run.engine().row(handle.key()).await?;
     let location = format!("/v1/runs/{}", new.run_id);
     let status = if handle.existed() { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, [("location", location)], Json(Retried::of(&new, &row.run_id))).into_response())
+    Ok((status, [("location", location)], Json(Retried::of(&new, &run.run_id))).into_response())
 }
 
-async fn check_retry(caller: &ApiCaller, row: &RunRow, from: Option<&str>) -> Result<(), ApiError> {
-    if !matches!(row.status, Status::Completed | Status::Failed | Status::Cancelled) {
+async fn check_retry(run: &Visible<RunRow>, from: Option<&str>) -> Result<(), ApiError> {
+    if !matches!(run.status, Status::Completed | Status::Failed | Status::Cancelled) {
         return Err(ApiError::new(
             &codes::RUN_NOT_ENDED,
             format!(
                 "run {} is {}; only a run that has ended can be retried (cancel it first)",
-                row.run_id, row.status
+                run.run_id, run.status
             ),
         ));
     }
     let Some(from) = from else { return Ok(()) };
-    let plan = caller.engine.plans().get(caller.engine.store(), &row.tenant, &row.definition).await?;
+    let plan = run.engine().plans().get(run.engine().store(), &run.tenant, &run.definition).await?;
     match plan.steps.iter().any(|step| &*step.name == from) {
         true => Ok(()),
         false => {
-            Err(ApiError::new(&codes::NO_SUCH_STEP, format!("flow {:?} has no step {from:?}", row.flow_name))
+            Err(ApiError::new(&codes::NO_SUCH_STEP, format!("flow {:?} has no step {from:?}", run.flow_name))
                 .at("/from"))
         }
     }

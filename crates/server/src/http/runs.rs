@@ -9,13 +9,14 @@ use flowline::core::{Json as Raw, limits};
 use flowline::internal::check_start;
 use flowline::store::query::{MAX_PAGE, PAGE, WantTotal};
 use flowline::store::{RunPage, RunQuery, Total};
-use flowline::{StartRequest, trace};
+use flowline::{Engine, StartRequest, trace};
 use flowline_api::runs::{BATCH, BatchOutcome, BatchStart, BatchStarted, RunList, RunStart, Started};
 
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, BodyLimit, Query, QueryKind, Route, RouteAccess, handler};
+use super::visible::{ApiCaller, Visible};
 use crate::filter::{self, RunFilter};
 use crate::view::{run_list, start_request, started};
 
@@ -81,18 +82,18 @@ fn join_trace(start: &mut RunStart, headers: &HeaderMap) {
     }
 }
 
-async fn request(start: RunStart, caller: &ApiCaller, flow: &str) -> Result<StartRequest, ApiError> {
-    caller.check_flow(flow)?;
+async fn request(start: RunStart, flow: &Visible<&str>) -> Result<StartRequest, ApiError> {
+    let engine = flow.engine();
     let input = start.input.clone().unwrap_or_else(Raw::null);
     let request = match &start.version {
-        None => caller.engine.run_named(flow, input).await?,
+        None => engine.run_named(flow, input).await?,
         Some(hash) => {
-            let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
-            let found = store.definition(tenant, hash).await?.filter(|found| &*found.flow == flow);
+            let (store, tenant) = (engine.store(), engine.tenant());
+            let found = store.definition(tenant, hash).await?.filter(|found| &*found.flow == **flow);
             let missing =
-                || ApiError::new(&codes::NO_SUCH_FLOW, format!("flow {flow:?} has no version {hash}"));
+                || ApiError::new(&codes::NO_SUCH_FLOW, format!("flow {:?} has no version {hash}", **flow));
             let found = found.ok_or_else(missing)?;
-            caller.engine.run_plan(caller.engine.plans().get(store, tenant, &found.hash).await?, input)
+            engine.run_plan(engine.plans().get(store, tenant, &found.hash).await?, input)
         }
     };
     Ok(start_request(request, start))
@@ -116,12 +117,13 @@ async fn start(
     }
     check_key(start.idempotency_key.as_deref()).map_err(|problem| problem.at("/idempotencyKey"))?;
     join_trace(&mut start, &headers);
-    let handle = request(start, &caller, params.path("flow")).await?.await?;
+    let flow = caller.flow(params.path("flow"))?;
+    let handle = request(start, &flow).await?.await?;
     let ended = match params.duration("wait") {
         Some(wait) => tokio::time::timeout(wait, handle.wait()).await.ok().transpose()?,
         None => None,
     };
-    let mut answer = started(&caller.engine, &handle).await?;
+    let mut answer = started(flow.engine(), &handle).await?;
     let mut status = if handle.existed() { StatusCode::OK } else { StatusCode::CREATED };
     if let Some(outcome) = ended {
         status = StatusCode::OK;
@@ -177,12 +179,13 @@ async fn batch(
 
 async fn start_one(caller: &ApiCaller, mut start: RunStart) -> Result<Started, ApiError> {
     let flow = start.flow.take().unwrap_or_default();
-    let handle = request(start, caller, &flow).await?.await?;
-    Ok(started(&caller.engine, &handle).await?)
+    let flow = caller.flow(&flow)?;
+    let handle = request(start, &flow).await?.await?;
+    Ok(started(flow.engine(), &handle).await?)
 }
 
 /// Reads the filters of a list.
-fn query(caller: &ApiCaller, params: &Params, now: flowline::core::Time) -> Result<RunQuery, ApiError> {
+async fn query(engine: &Engine, params: &Params) -> Result<RunQuery, ApiError> {
     let text = |name| params.text(name).map(str::to_owned);
     let filter = RunFilter {
         flow: text("flow"),
@@ -192,7 +195,7 @@ fn query(caller: &ApiCaller, params: &Params, now: flowline::core::Time) -> Resu
         since: text("since"),
         until: text("until"),
     };
-    let query = filter::query(&filter, caller.engine.tenant().clone(), now);
+    let query = filter::query(&filter, engine.tenant().clone(), engine.store().now().await?);
     Ok(RunQuery {
         cursor: text("cursor"),
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
@@ -202,35 +205,24 @@ fn query(caller: &ApiCaller, params: &Params, now: flowline::core::Time) -> Resu
 }
 
 async fn list_flow(caller: ApiCaller, params: Params) -> Result<Json<RunList>, ApiError> {
-    let flow = params.path("flow");
-    caller.check_flow(flow)?;
-    let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
-    let query = RunQuery { flow: Some(flow.to_owned()), ..query(&caller, &params, store.now().await?)? };
+    let flow = caller.flow(params.path("flow"))?;
+    let (store, tenant) = (flow.engine().store(), flow.engine().tenant());
+    let query = RunQuery { flow: Some(flow.to_string()), ..query(flow.engine(), &params).await? };
     let page = store.runs(query).await?;
-    if page.items.is_empty() && !store.definitions(tenant).await?.iter().any(|known| &*known.flow == flow) {
-        return Err(ApiError::no_such_flow(flow));
+    if page.items.is_empty() && !store.definitions(tenant).await?.iter().any(|known| &*known.flow == *flow) {
+        return Err(ApiError::no_such_flow(&flow));
     }
     Ok(Json(run_list(page)))
 }
 
 async fn list(caller: ApiCaller, params: Params) -> Result<Json<RunList>, ApiError> {
-    let now = caller.engine.store().now().await?;
-    let query = query(&caller, &params, now)?;
-    let page = match &caller.principal.flows {
-        // A token that is bound to flows asks for one of them, or for nothing.
-        Some(flows) if query.flow.is_none() => match &flows[..] {
-            [flow] => caller.engine.store().runs(RunQuery { flow: Some(flow.clone()), ..query }).await?,
-            _ => {
-                return Err(ApiError::parameter(
-                    "flow",
-                    format!("this token is bound to flows, so name one of {}", flows.join(", ")),
-                ));
-            }
-        },
-        Some(_) if !query.flow.as_deref().is_some_and(|flow| caller.principal.may_see_flow(flow)) => {
-            RunPage { items: Vec::new(), total: Some(Total::Exact(0)), next: None }
-        }
-        _ => caller.engine.store().runs(query).await?,
+    let runs = caller.runs_of(params.text("flow").map(str::to_owned));
+    let runs = runs.map_err(|detail| ApiError::parameter("flow", detail))?;
+    let query = query(runs.engine(), &params).await?;
+    let page = match runs.flow() {
+        Ok(flow) => runs.engine().store().runs(RunQuery { flow, ..query }).await?,
+        // A list of what isn't there is empty.
+        Err(_) => RunPage { items: Vec::new(), total: Some(Total::Exact(0)), next: None },
     };
     Ok(Json(run_list(page)))
 }

@@ -51,14 +51,14 @@ async fn sign_in(
     let secret = token::random()?;
     let body = Json::of(&hash).map_err(|error| ApiError::new(&codes::INTERNAL, error.to_string()))?;
     let session = NewDocument::new(COLLECTION, &token::hash(&secret), body, Some(LASTS));
-    app.engine.store().put_document(session).await?;
+    app.unchecked().store().put_document(session).await?;
     Ok(set_cookie(&headers, &secret, LASTS))
 }
 
 async fn sign_out(State(app): State<App>, _: Params, headers: HeaderMap) -> Result<Response, ApiError> {
     from_own_page(&headers)?;
     if let Some(secret) = cookie(&headers) {
-        app.engine.store().delete_document(COLLECTION, &token::hash(secret)).await?;
+        app.unchecked().store().delete_document(COLLECTION, &token::hash(secret)).await?;
     }
     Ok(set_cookie(&headers, "", Duration::ZERO))
 }

@@ -7,14 +7,15 @@ use flowline::core::Tenant;
 use flowline::core::time::parse_duration;
 use flowline::store::query::PAGE;
 use flowline::store::{StateSpace, Store, StoreError};
-use flowline::{StateHandle, StateOwner, StatePage, StateQuery, StateValue};
+use flowline::{StateOwner, StatePage, StateQuery, StateValue};
 use flowline_api::state::{StateChanged, StateEntry, StateList, StateScopeView, StateScopes, StateWrite};
 
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, BodyLimit, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
+use super::visible::ApiCaller;
 
 const CHANGED: &[Answer] = &[Answer::json::<StateChanged>(200, "`changed` is false if the key wasn't set.")];
 
@@ -58,43 +59,13 @@ pub async fn read_scopes(store: &dyn Store, tenant: &Tenant) -> Result<StateScop
     Ok(StateScopes { items: all.map(|scope| StateScopeView { scope }).collect() })
 }
 
-impl ApiCaller {
-    /// Tokens bound to flows can't see state that all flows of the tenant share.
-    pub fn check_shared_state(&self) -> Result<(), ApiError> {
-        match (&self.principal.flows, &self.principal.queues) {
-            (None, None) => Ok(()),
-            _ => Err(ApiError::new(
-                &codes::FORBIDDEN,
-                "all flows share this state, so it needs a token that isn't bound to flows or queues",
-            )),
-        }
-    }
-}
-
-/// The state that the path names, if the caller may see it.
-async fn state_of(caller: &ApiCaller, params: &Params) -> Result<StateHandle, ApiError> {
-    let text = params.path("scope");
-    let state = caller.engine.state(text).map_err(|error| ApiError::parameter("scope", error.to_string()))?;
-    match state.owner() {
-        StateOwner::Tenant | StateOwner::Named(_) => caller.check_shared_state()?,
-        StateOwner::Run(run) => drop(caller.row(run.as_str()).await?),
-        StateOwner::Flow(flow) => {
-            caller.check_flow(flow)?;
-            if caller.engine.store().latest(caller.engine.tenant(), flow).await?.is_none() {
-                return Err(ApiError::no_such_flow(flow));
-            }
-        }
-    }
-    Ok(state)
-}
-
 async fn scopes(caller: ApiCaller, _: Params) -> Result<Json<StateScopes>, ApiError> {
-    caller.check_shared_state()?;
-    Ok(Json(read_scopes(caller.engine.store(), caller.engine.tenant()).await?))
+    let tenant = caller.shared_state()?;
+    Ok(Json(read_scopes(tenant.engine().store(), tenant.engine().tenant()).await?))
 }
 
 async fn list(caller: ApiCaller, params: Params) -> Result<Json<StateList>, ApiError> {
-    let state = state_of(&caller, &params).await?;
+    let state = caller.state(params.path("scope")).await?;
     let limit = params.number("limit").map_or(PAGE, |limit| limit as usize);
     let page = state
         .list(StateQuery { after: params.text("cursor").map(str::to_owned), ..StateQuery::first(limit) })
@@ -103,7 +74,7 @@ async fn list(caller: ApiCaller, params: Params) -> Result<Json<StateList>, ApiE
 }
 
 async fn get(caller: ApiCaller, params: Params) -> Result<Json<StateEntry>, ApiError> {
-    let state = state_of(&caller, &params).await?;
+    let state = caller.state(params.path("scope")).await?;
     let key = params.path("key");
     match state.find(key).await? {
         Some(found) => Ok(Json(state_entry(state.owner(), found))),
@@ -126,7 +97,7 @@ async fn set(
             return Err(ApiError::new(&codes::BAD_BODY, detail).at("/ttl"));
         }
     };
-    let state = state_of(&caller, &params).await?;
+    let state = caller.state(params.path("scope")).await?;
     let key = params.path("key");
     match ttl {
         Some(ttl) => state.set_for(key, &write.value, ttl).await?,
@@ -136,7 +107,7 @@ async fn set(
 }
 
 async fn delete(caller: ApiCaller, params: Params) -> Result<Json<StateChanged>, ApiError> {
-    let state = state_of(&caller, &params).await?;
+    let state = caller.state(params.path("scope")).await?;
     let key = params.path("key");
     let changed = state.delete(key).await?;
     Ok(Json(StateChanged { scope: state.owner().to_string(), key: key.to_owned(), changed }))

@@ -10,9 +10,10 @@ use flowline_api::access::{AuditList, MadeToken, NewToken, TokenList, Whoami};
 use super::audit::collection;
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
+use super::visible::ApiCaller;
 use crate::token;
 use crate::view::read_documents;
 
@@ -42,21 +43,27 @@ pub const ROUTES: &[Route] = &[
     .answers(&[Answer::json::<Whoami>(200, "")]),
 ];
 
+/// Why no bound token gets to them.
+const TENANTS: &str = "tokens and the audit log are of the whole tenant";
+
 async fn make(caller: ApiCaller, _: Params, JsonBody(new): JsonBody<NewToken>) -> Result<Response, ApiError> {
     token::check(&new)
         .map_err(|(field, wrong)| ApiError::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
-    let made = token::create(caller.engine.store(), caller.engine.tenant(), new).await?;
+    let tenant = caller.whole_tenant(TENANTS)?;
+    let made = token::create(tenant.engine().store(), tenant.engine().tenant(), new).await?;
     Ok((StatusCode::CREATED, Json(made)).into_response())
 }
 
 async fn list(caller: ApiCaller, _: Params) -> Result<Json<TokenList>, ApiError> {
-    let rows = token::list(caller.engine.store(), Some(caller.engine.tenant())).await?;
+    let tenant = caller.whole_tenant(TENANTS)?;
+    let rows = token::list(tenant.engine().store(), Some(tenant.engine().tenant())).await?;
     Ok(Json(TokenList { items: rows }))
 }
 
 async fn revoke(caller: ApiCaller, params: Params) -> Result<StatusCode, ApiError> {
     let id = params.path("id");
-    match token::revoke(caller.engine.store(), caller.engine.tenant(), id).await? {
+    let tenant = caller.whole_tenant(TENANTS)?;
+    match token::revoke(tenant.engine().store(), tenant.engine().tenant(), id).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::new(&codes::NO_SUCH_TOKEN, format!("there is no token {id}"))),
     }
@@ -69,7 +76,8 @@ async fn audit(caller: ApiCaller, params: Params) -> Result<Json<AuditList>, Api
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
         ..DocumentQuery::default()
     };
-    let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
+    let tenant = caller.whole_tenant(TENANTS)?;
+    let page = tenant.engine().store().documents(&collection(tenant.engine().tenant()), query).await?;
     let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
     Ok(Json(AuditList { has_more: page.more, next, items: read_documents(page.items)? }))
 }
@@ -81,7 +89,7 @@ async fn whoami(caller: ApiCaller, _: Params) -> Json<Whoami> {
         subject: principal.subject.to_string(),
         scopes: principal.scopes.to_vec(),
         roles: principal.roles.to_vec(),
-        flows: principal.flows.as_deref().map(<[String]>::to_vec),
-        queues: principal.queues.as_deref().map(<[String]>::to_vec),
+        flows: principal.binding.flows.as_deref().map(<[String]>::to_vec),
+        queues: principal.binding.queues.as_deref().map(<[String]>::to_vec),
     })
 }

@@ -8,15 +8,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use flowline::remote::{self, AttemptEnding, Said, WorkRequest};
-use flowline::{Applied, EngineError, Level, StateScope, StepError};
+use flowline::{Applied, Engine, EngineError, Level, StateScope, StepError};
 use flowline_api::ProblemDetails;
 use flowline_api::work::{self, GETS, LEASES, LINES, OUTCOMES};
 
 use super::App;
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, JsonBody, Params};
+use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, BodyLimit, Route, RouteAccess, handler};
+use super::visible::ApiCaller;
 
 pub const ROUTES: &[Route] = &[
     Route::post("/v1/work/claim", RouteAccess::WORK, "Claim jobs", handler!(claim))
@@ -65,22 +66,15 @@ async fn claim(
 ) -> Result<Response, ApiError> {
     let request = request(&caller, asked)?;
     request.check()?;
-    app.workers.note(&caller, &request.worker, &request.queues).await;
-    let jobs = caller.remote().claim(request).await?;
-    Ok(Json(work::ClaimAnswer { jobs, times: times(&caller) }).into_response())
+    let remote = caller.work();
+    app.workers.note(remote.engine(), &caller.principal.subject, &request.worker, &request.queues).await;
+    let jobs = remote.claim(request).await?;
+    Ok(Json(work::ClaimAnswer { jobs, times: times(remote.engine()) }).into_response())
 }
 
 /// What a worker may ask for.
 fn request(caller: &ApiCaller, asked: work::ClaimRequest) -> Result<WorkRequest, ApiError> {
-    let principal = &caller.principal;
-    if principal.flows.is_some() {
-        let detail = "this token is bound to flows, but a queue can have jobs of any flow; use a token that's bound only to queues";
-        return Err(ApiError::new(&codes::FORBIDDEN, detail));
-    }
-    if let Some(queue) = asked.queues.iter().find(|queue| !principal.may_see_queue(queue)) {
-        let detail = format!("this token isn't bound to queue {queue:?}");
-        return Err(ApiError::new(&codes::FORBIDDEN, detail));
-    }
+    caller.may_claim(&asked.queues)?;
     Ok(WorkRequest {
         worker: asked.worker,
         queues: asked.queues,
@@ -97,14 +91,15 @@ async fn heartbeat(
     JsonBody(asked): JsonBody<work::HeartbeatRequest>,
 ) -> Result<Json<work::HeartbeatAnswer>, ApiError> {
     at_most("/leases", asked.leases.len(), LEASES)?;
-    let beats = caller.remote().heartbeat(&asked.leases).await?;
+    let remote = caller.work();
+    let beats = remote.heartbeat(&asked.leases).await?;
     let held = asked.leases.iter().zip(&beats).find(|(_, beat)| **beat == remote::Beat::Held);
     if let Some(worker) = held.and_then(|(lease, _)| remote::worker_of(lease)) {
-        app.workers.refresh(&caller, &worker).await;
+        app.workers.refresh(remote.engine(), &worker).await;
     }
     let leases = asked.leases.into_iter().zip(beats);
     let leases = leases.map(|(lease, beat)| work::LeaseState { lease, state: beat }).collect();
-    Ok(Json(work::HeartbeatAnswer { leases, times: times(&caller) }))
+    Ok(Json(work::HeartbeatAnswer { leases, times: times(remote.engine()) }))
 }
 
 async fn complete(
@@ -118,7 +113,7 @@ async fn complete(
     next.as_ref().map_or(Ok(()), WorkRequest::check)?;
     let endings =
         asked.outcomes.into_iter().enumerate().map(ending).collect::<Result<Vec<AttemptEnding>, _>>()?;
-    let remote = caller.remote();
+    let remote = caller.work();
     let mut reports = remote.complete(endings).await;
     if let [Err(_)] = reports[..]
         && let Some(Err(error)) = reports.pop()
@@ -128,13 +123,13 @@ async fn complete(
     let jobs = match next {
         // What was reported is reported: that there is no work to be had is said by the next claim.
         Some(next) => {
-            app.workers.note(&caller, &next.worker, &next.queues).await;
+            app.workers.note(remote.engine(), &caller.principal.subject, &next.worker, &next.queues).await;
             remote.claim(WorkRequest { wait: Duration::ZERO, ..next }).await.unwrap_or_default()
         }
         None => Vec::new(),
     };
     let results = reports.into_iter().map(reported).collect();
-    Ok(Json(work::CompleteAnswer { results, jobs, times: times(&caller) }).into_response())
+    Ok(Json(work::CompleteAnswer { results, jobs, times: times(remote.engine()) }).into_response())
 }
 
 fn ending((at, outcome): (usize, work::AttemptOutcome)) -> Result<AttemptEnding, ApiError> {
@@ -203,7 +198,7 @@ async fn append(
     });
     let gets: Vec<(String, String)> = gets.collect();
     at_most("/lines", gets.len(), GETS)?;
-    let appended = caller.remote().append(&asked.lease, asked.from_line, lines).await?;
+    let appended = caller.work().append(&asked.lease, asked.from_line, lines).await?;
     let found = gets.into_iter().zip(appended.found);
     let found = found.map(|((scope, get), value)| work::FoundValue { get, scope, value }).collect();
     Ok(Json(work::AppendAnswer { lines: appended.lines, found }))
@@ -262,7 +257,7 @@ async fn emit(
     _: Params,
     JsonBody(asked): JsonBody<work::EmitRequest>,
 ) -> Result<Json<work::EmitAnswer>, ApiError> {
-    let Applied { changed, status } = caller.remote().emit(&asked.lease, &asked.name, asked.payload).await?;
+    let Applied { changed, status } = caller.work().emit(&asked.lease, &asked.name, asked.payload).await?;
     Ok(Json(work::EmitAnswer { applied: changed, run_status: status }))
 }
 
@@ -272,13 +267,13 @@ async fn release(
     JsonBody(asked): JsonBody<work::ReleaseRequest>,
 ) -> Result<StatusCode, ApiError> {
     at_most("/leases", asked.leases.len(), LEASES)?;
-    caller.remote().release(&asked.leases).await?;
+    caller.work().release(&asked.leases).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn times(caller: &ApiCaller) -> work::Times {
+fn times(engine: &Engine) -> work::Times {
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let lease = caller.engine.config().lease;
+    let lease = engine.config().lease;
     work::Times {
         lease_ms: ms(lease),
         heartbeat_ms: ms(lease / 3),

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Json;
+use flowline::Engine;
 use flowline::core::{Json as Raw, Tenant};
 use flowline::store::query::PAGE;
 use flowline::store::{DocumentQuery, NewDocument};
@@ -12,9 +13,10 @@ use flowline_api::queues::{WorkerList, WorkerRow};
 use serde_json::json;
 
 use super::problem::ApiError;
-use super::request::{ApiCaller, Params};
+use super::request::Params;
 use super::route::{Answer, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
+use super::visible::ApiCaller;
 use crate::view::read_documents;
 
 /// How long a worker stays listed after its last claim or heartbeat.
@@ -50,23 +52,23 @@ impl WorkerSightings {
     }
 
     /// Records that a worker asked for work. A failure is ignored, so that it doesn't stop the worker.
-    pub async fn note(&self, caller: &ApiCaller, worker: &str, queues: &[String]) {
-        let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+    pub async fn note(&self, engine: &Engine, subject: &str, worker: &str, queues: &[String]) {
+        let (store, tenant) = (engine.store(), engine.tenant());
         if !self.is_due(tenant, worker) {
             return;
         }
         let Ok(now) = store.now().await else { return };
         let body = json!({
-            "worker": worker, "queues": queues, "lastSeen": now, "instance": &*caller.engine.config().instance,
-            "subject": &*caller.principal.subject,
+            "worker": worker, "queues": queues, "lastSeen": now, "instance": &*engine.config().instance,
+            "subject": subject,
         });
         let seen = NewDocument::new(&collection(tenant), worker, Raw::from(body), Some(LISTED));
         let _ = store.put_document(seen).await;
     }
 
     /// Records that a listed worker is still alive.
-    pub async fn refresh(&self, caller: &ApiCaller, worker: &str) {
-        let (store, tenant) = (caller.engine.store(), caller.engine.tenant());
+    pub async fn refresh(&self, engine: &Engine, worker: &str) {
+        let (store, tenant) = (engine.store(), engine.tenant());
         if !self.is_due(tenant, worker) {
             return;
         }
@@ -92,15 +94,13 @@ async fn list(caller: ApiCaller, params: Params) -> Result<Json<WorkerList>, Api
         limit: params.number("limit").map_or(PAGE, |limit| limit as usize),
         ..DocumentQuery::default()
     };
-    let page = caller.engine.store().documents(&collection(caller.engine.tenant()), query).await?;
-    let next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
-    let mut items: Vec<WorkerRow> = read_documents(page.items)?;
-    let principal = &caller.principal;
-    if principal.flows.is_some() || principal.queues.is_some() {
-        for worker in &mut items {
-            worker.queues.retain(|queue| principal.may_see_queue(queue));
-        }
-        items.retain(|worker| !worker.queues.is_empty());
-    }
-    Ok(Json(WorkerList { items, has_more: page.more, next }))
+    let (mut has_more, mut next) = (false, None);
+    let workers = caller.rows(async |engine| {
+        let page = engine.store().documents(&collection(engine.tenant()), query).await?;
+        next = page.items.last().filter(|_| page.more).map(|last| last.id.clone());
+        has_more = page.more;
+        read_documents::<WorkerRow>(page.items)
+    });
+    let items = workers.await?.into_inner();
+    Ok(Json(WorkerList { items, has_more, next }))
 }

@@ -28,9 +28,10 @@ use tokio::sync::{Semaphore, watch};
 use super::App;
 use super::codes;
 use super::problem::ApiError;
-use super::request::{ApiCaller, Params};
+use super::request::Params;
 use super::route::{Answer, Query, QueryKind, Route, RouteAccess, handler};
 use super::run::EVENT_TYPES;
+use super::visible::{ApiCaller, Visible};
 use client::{StreamClient, Wanted};
 use message::{Ids, LiveMessage};
 use tail::LiveTail;
@@ -218,9 +219,9 @@ async fn run(
     params: Params,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let row = caller.row(params.path("run")).await?;
+    let row = caller.run(params.path("run")).await?;
     let after = match given(&headers, &params, "after")? {
-        Some(id) => seen(&caller, &row, id).await?,
+        Some(id) => seen(&row, id).await?,
         None => 0,
     };
     if row.status.is_terminal() && after == row.events && after > 0 {
@@ -251,14 +252,8 @@ async fn tenant(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let asked: Vec<Arc<str>> = params.list("flow").map(Arc::from).collect();
-    let asked = params.text("flow").map(|_| asked);
-    let may: Option<Vec<Arc<str>>> =
-        caller.principal.flows.as_ref().map(|flows| flows.iter().map(|flow| (&**flow).into()).collect());
-    let flows = match (asked, may) {
-        (Some(asked), Some(may)) => Some(asked.into_iter().filter(|flow| may.contains(flow)).collect()),
-        (asked, may) => asked.or(may),
-    };
-    feed(&app, &caller, &params, &headers, flows).await
+    let flows = caller.flows(params.text("flow").map(|_| asked));
+    feed(&app, &params, &headers, flows).await
 }
 
 async fn flow(
@@ -267,20 +262,19 @@ async fn flow(
     params: Params,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let flow = params.path("flow");
-    caller.check_flow(flow)?;
-    registry::shown(caller.engine.store(), caller.engine.tenant(), flow).await?;
-    feed(&app, &caller, &params, &headers, Some(vec![flow.into()])).await
+    let flow = caller.flow(params.path("flow"))?;
+    registry::shown(flow.engine().store(), flow.engine().tenant(), &flow).await?;
+    feed(&app, &params, &headers, caller.flows(Some(vec![Arc::from(*flow)]))).await
 }
 
 async fn feed(
     app: &App,
-    caller: &ApiCaller,
     params: &Params,
     headers: &HeaderMap,
-    flows: Option<Vec<Arc<str>>>,
+    flows: Visible<Option<Vec<Arc<str>>>>,
 ) -> Result<Response, ApiError> {
-    let tenant = caller.principal.tenant.clone();
+    let tenant = flows.engine().tenant().clone();
+    let flows = flows.into_inner();
     let tail = app.live.tail(Key::Tenant(tenant.clone()), "");
     let cursor = match given(headers, params, "cursor")? {
         Some(cursor) => cursor.into(),
@@ -316,7 +310,7 @@ fn given<'a>(
 }
 
 /// The number of the event with this id. Refuses an id that the run doesn't have, since resuming after it could skip events.
-async fn seen(caller: &ApiCaller, row: &RunRow, id: &str) -> Result<u64, ApiError> {
+async fn seen(row: &Visible<RunRow>, id: &str) -> Result<u64, ApiError> {
     let unknown = || {
         let detail = format!("run {} has no event {id:?}; start without an id", row.run_id);
         ApiError::new(&codes::INVALID, detail)
@@ -329,7 +323,7 @@ async fn seen(caller: &ApiCaller, row: &RunRow, id: &str) -> Result<u64, ApiErro
         return Ok(seq);
     }
     let query = EventQuery { after: seq - 1, limit: 1, ..EventQuery::default() };
-    let page = caller.engine.store().events(&row.key(), query).await?;
+    let page = row.engine().store().events(&row.key(), query).await?;
     if page.events.first().is_some_and(|event| event.id == id) { Ok(seq) } else { Err(unknown()) }
 }
 
