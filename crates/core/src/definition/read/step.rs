@@ -7,7 +7,21 @@ use crate::definition::{
     Backoff, HttpRequest, METHODS, OnFailure, Priority, Retry, Runner, Stdin, StepDefinition, Subscribes,
 };
 
-const RUNNERS: [&str; 6] = ["command", "http", "worker", "function", "start", "send"];
+/// The keys that say how a step runs, each with what reads it.
+const RUNNERS: [(&str, ReadRunner); 6] = [
+    ("command", |reader, entry, at| {
+        reader.texts(entry, at, "a program and its arguments").map(Runner::Command)
+    }),
+    ("http", |reader, entry, at| reader.http(entry, at).map(Runner::Http)),
+    ("worker", |reader, entry, at| reader.text(entry, at, "the name of a queue").map(Runner::Worker)),
+    ("function", |reader, entry, at| {
+        reader.text(entry, at, "the name of a registered function").map(Runner::Function)
+    }),
+    ("start", |reader, entry, at| reader.start(entry, at).map(Runner::Start)),
+    ("send", |reader, entry, at| reader.send(entry, at).map(Runner::Send)),
+];
+type ReadRunner = fn(&mut Reader, &MapEntry, &Place) -> Option<Runner>;
+
 const STEP_KEYS: [&str; 17] = [
     "description",
     "command",
@@ -115,10 +129,12 @@ impl Reader {
 
     fn runner(&mut self, step: &MapEntry, map: &Map, place: &Place, kind: &StepKind) -> Option<Runner> {
         let word = kind.word;
-        let given: Vec<&MapEntry> =
-            map.entries().iter().filter(|e| RUNNERS.contains(&e.key.as_str())).collect();
-        let entry = match given[..] {
-            [entry] => entry,
+        let reads =
+            |entry: &MapEntry| RUNNERS.iter().find(|(key, _)| *key == entry.key).map(|(_, read)| *read);
+        let given: Vec<(&MapEntry, ReadRunner)> =
+            map.entries().iter().filter_map(|entry| Some((entry, reads(entry)?))).collect();
+        match given[..] {
+            [(entry, read)] => read(self, entry, &place.key(&entry.key)),
             [] => {
                 // A misspelt runner is an unknown key already; saying that none is there would be noise.
                 let misspelt = map.entries().iter().any(|entry| !kind.keys.contains(&entry.key.as_str()));
@@ -127,23 +143,14 @@ impl Reader {
                     let help = "add one of command: [./program], http: {post: URL}, worker: QUEUE, function: NAME, start: {flow: NAME} or send: {run: ID, event: NAME}";
                     self.error("missing-runner", place, step.key_span.clone(), message, help);
                 }
-                return None;
+                None
             }
-            [first, second, ..] => {
+            [(first, _), (second, _), ..] => {
                 let message = format!("{word} {:?} has both `{}` and `{}`", step.key, first.key, second.key);
                 let help = format!("{} runs in one way; keep one of them", kind.a_word);
                 self.error("two-runners", &place.key(&second.key), second.key_span.clone(), message, &help);
-                return None;
+                None
             }
-        };
-        let at = place.key(&entry.key);
-        match entry.key.as_str() {
-            "command" => self.texts(entry, &at, "a program and its arguments").map(Runner::Command),
-            "worker" => self.text(entry, &at, "the name of a queue").map(Runner::Worker),
-            "function" => self.text(entry, &at, "the name of a registered function").map(Runner::Function),
-            "start" => self.start(entry, &at).map(Runner::Start),
-            "send" => self.send(entry, &at).map(Runner::Send),
-            _ => self.http(entry, &at).map(Runner::Http),
         }
     }
 
@@ -287,5 +294,29 @@ impl Reader {
             }
         }
         retry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::definition::file_schema;
+
+    #[test]
+    fn the_file_schema_has_the_keys_of_steps_and_actions() {
+        let schema = file_schema();
+        for (name, keys) in [("step", &STEP_KEYS[..]), ("action", &ACTION_KEYS[..])] {
+            let properties = schema["$defs"][name]["properties"].as_object().unwrap();
+            let mut keys = keys.to_vec();
+            keys.sort_unstable();
+            let mut described: Vec<&str> = properties.keys().map(String::as_str).collect();
+            described.sort_unstable();
+            assert_eq!(described, keys, "{name}: see step() in definition/file_schema.rs");
+            assert!(RUNNERS.iter().all(|(key, _)| keys.contains(key)), "{name}");
+            let runners = RUNNERS.map(|(key, _)| json!({ "required": [key] }));
+            assert_eq!(schema["$defs"][name]["oneOf"], json!(runners), "{name}");
+        }
     }
 }
