@@ -130,7 +130,7 @@ pub(super) fn compare(program: &SimProgram, run: usize, seen: ObservedRun<'_>) -
 
 fn model(program: &SimProgram, run: usize) -> Result<Model<'_>, String> {
     let version = program.version(run).ok_or_else(|| format!("no start makes run {run}"))?;
-    let definition = &version.plan.definition;
+    let definition = version.definition();
     let (Some(machine), Some(made)) = (&definition.machine, &version.machine) else {
         return Err("it is not of a machine".to_owned());
     };

@@ -4,7 +4,7 @@
 //! from outside, which attempts ran out of time or lost their lease too often, whether somebody ended the run. From
 //! that it derives, by going over all steps again and again until nothing changes, which steps run and how they and the
 //! run end. Where that depends on who is first (`any` with a condition on events, `fail_fast`) it gives every outcome
-//! that is allowed. It shares no code with `decide` or the fold, keeps no state between questions and is slow.
+//! that is allowed. It shares no code with `decide` or the fold (`cargo xtask tidy` sees to that), keeps no state between questions and is slow.
 
 mod machine;
 mod observe;
@@ -57,7 +57,7 @@ pub fn compare(program: &SimProgram, run: usize, seen: ObservedRun<'_>) -> Resul
     if version.machine.is_some() {
         return machine::compare(program, run, seen);
     }
-    let flow = &version.plan.definition;
+    let flow = version.definition();
     let observed = Observed::of(flow, seen.log)?;
     check_start(program, run, &observed, seen.parent)?;
     check_cut(program, run, flow, &observed)?;
@@ -103,7 +103,7 @@ fn check_start(
         return Err(format!("the run has the input {}, which no start gave it", observed.input));
     }
     let Some(version) = program.version(run) else { return Ok(()) };
-    let flow = &version.plan.definition;
+    let flow = version.definition();
     if flow.input.is_some() && observed.input.get("n").is_none() {
         return Err(format!("the input {} is against its schema", observed.input));
     }

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flowline_core::Status;
-use flowline_core::decide::Retryable;
 use flowline_core::definition::{Definition, OnFailure, StepDefinition, Subscribes};
 use serde_json::Value;
 
@@ -45,7 +44,7 @@ struct World {
 
 pub fn predict(program: &SimProgram, run: usize, observed: &Observed) -> Prediction {
     let Some(version) = program.version(run) else { return Prediction::default() };
-    let flow = &version.plan.definition;
+    let flow = version.definition();
     let own: BTreeMap<&str, Own> = flow
         .steps
         .iter()
@@ -290,9 +289,7 @@ impl TryEnding {
             return TryEnding { cut_off: true, ..failed(Some("timeout"), true) };
         }
         match &act.outcome {
-            ScriptedOutcome::Failed { code, retry, .. } => {
-                failed(code.as_deref(), *retry != Retryable::Never)
-            }
+            ScriptedOutcome::Failed { code, .. } => failed(code.as_deref(), !act.outcome.is_fatal()),
             ScriptedOutcome::Done { emits, .. } => {
                 // In the order in which they are checked: the first that is wrong gives the code.
                 for (name, payload) in emits {

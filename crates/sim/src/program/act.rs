@@ -43,6 +43,13 @@ pub enum ScriptedOutcome {
     Failed { error: String, code: Option<String>, retry: Retryable },
 }
 
+impl ScriptedOutcome {
+    /// Whether the attempt says that no other should follow.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, ScriptedOutcome::Failed { retry: Retryable::Never, .. })
+    }
+}
+
 impl ScriptedAttempt {
     pub(super) fn nothing() -> ScriptedAttempt {
         let outcome = ScriptedOutcome::Done { result: Json::null(), emits: Vec::new() };

@@ -32,6 +32,13 @@ pub struct Version {
     pub machine: Option<Arc<Made>>,
 }
 
+impl Version {
+    /// What the model knows of the flow: what it says, not how the engine indexed it.
+    pub fn definition(&self) -> &Definition {
+        &self.plan.definition
+    }
+}
+
 /// A condition in a form that needs no expression language.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
