@@ -161,7 +161,7 @@ pub async fn look(url: &str) -> Result<Arc<dyn Store>, CliError> {
     match StoreUrl::read(url)? {
         StoreUrl::Redis(url) => Ok(RedisStore::open(&url, IfMissing::Ignore).await?),
         StoreUrl::Postgres(url) => Ok(PostgresStore::open(&url, IfMissing::Ignore).await?),
-        _ => open(url, StoreAccess::Reader).await,
+        StoreUrl::File(_) | StoreUrl::Memory => open(url, StoreAccess::Reader).await,
     }
 }
 

@@ -195,7 +195,7 @@ fn server(context: &CommandContext) -> Result<Option<String>, CliError> {
     let url = &context.settings.store.value;
     Ok(match StoreUrl::read(url)? {
         StoreUrl::File(_) | StoreUrl::Memory => None,
-        _ => Some(url.clone()),
+        StoreUrl::Postgres(_) | StoreUrl::Redis(_) => Some(url.clone()),
     })
 }
 

@@ -285,15 +285,16 @@ async fn examine(context: &CommandContext, place: &StoreUrl, store: &dyn Store, 
                 findings.ok("content", "no damage found");
             }
             for problem in health.problems {
-                match place.file() {
-                    Some(_) => findings.bad("content", problem, "first stop the engine and copy the file"),
+                match place {
+                    StoreUrl::File(_) | StoreUrl::Memory => {
+                        findings.bad("content", problem, "first stop the engine and copy the file")
+                    }
                     // How a server is set is for its operator to weigh; the words say what to do.
-                    None => {
-                        let page = match place {
-                            StoreUrl::Postgres(_) => "see docs/postgres.md for what the server needs",
-                            _ => "see docs/redis.md for what the server needs",
-                        };
-                        findings.warn("server", problem, page);
+                    StoreUrl::Postgres(_) => {
+                        findings.warn("server", problem, "see docs/postgres.md for what the server needs")
+                    }
+                    StoreUrl::Redis(_) => {
+                        findings.warn("server", problem, "see docs/redis.md for what the server needs")
                     }
                 }
             }

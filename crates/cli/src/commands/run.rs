@@ -20,7 +20,7 @@ use super::work::PATIENCE;
 use super::{CommandContext, NEEDS, WorkFlags};
 use crate::definition;
 use crate::failure::{CliError, Exit, Outcome};
-use crate::open::{StoreAccess, StoreUrl, shown};
+use crate::open::{StoreAccess, shown};
 use crate::operator::LogTail;
 use crate::output::{self, DIM, RESET};
 use crate::progress::{Names, Progress};
@@ -200,11 +200,7 @@ async fn stands(
         if !steps.is_empty() {
             let why = missing_workers(context, &steps);
             // A server can only open a file once this process has let go of it.
-            let shared = matches!(
-                StoreUrl::read(&context.settings.store.value)?,
-                StoreUrl::Postgres(_) | StoreUrl::Redis(_)
-            );
-            if !shared {
+            if !store.is_shared() {
                 return Ok(Ending::NeedsWorker(why));
             }
             if told_workers != why {
