@@ -39,6 +39,20 @@ fn every_type_of_event_has_a_fixture_that_round_trips() {
 }
 
 #[test]
+fn every_type_of_event_has_a_row_in_the_docs() {
+    let page = fs::read_to_string(golden("../../../../docs/events.md")).unwrap();
+    let first_cells: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    for kind in EventType::written() {
+        let name = format!("`{kind}`");
+        assert!(
+            first_cells.iter().any(|cell| cell.split(", ").any(|one| one == name)),
+            "{kind} in docs/events.md"
+        );
+    }
+}
+
+#[test]
 fn what_a_later_version_adds_to_an_event_is_passed_over() {
     let mut value: serde_json::Value = serde_json::from_str(&text("event-v1/emit.json")).unwrap();
     value["later"] = 1.into();

@@ -58,6 +58,11 @@ impl EventType {
         self.ended_as().is_some()
     }
 
+    /// Those that logs hold; `await.*` is reserved.
+    pub fn written() -> impl Iterator<Item = EventType> {
+        EventType::ALL.into_iter().filter(|kind| !kind.as_str().starts_with("await."))
+    }
+
     /// The status of a run that this event ends.
     pub fn ended_as(self) -> Option<Status> {
         match self {

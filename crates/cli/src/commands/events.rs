@@ -118,7 +118,7 @@ fn said(event: &Event) -> String {
 
 fn kind(text: &str) -> Result<EventType, String> {
     EventType::parse(text).ok_or_else(|| {
-        let all: Vec<&str> = EventType::ALL.iter().map(|kind| kind.as_str()).collect();
+        let all: Vec<&str> = EventType::written().map(EventType::as_str).collect();
         format!("the types are {}", all.join(", "))
     })
 }

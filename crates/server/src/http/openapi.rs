@@ -2,6 +2,7 @@
 
 use axum::http::HeaderMap;
 use axum::response::Response;
+use flowline::core::EventType;
 use flowline_api::runs::{DURATION, LABEL};
 use serde_json::{Map, Value, json};
 
@@ -145,7 +146,8 @@ fn schema_of(kind: QueryKind) -> Value {
         QueryKind::Moment => json!({ "type": "string", "examples": ["2026-01-31T12:00:00Z", "24h"] }),
         QueryKind::Label => json!({ "type": "string", "pattern": LABEL, "examples": ["team=billing"] }),
         QueryKind::OneOf(words) => json!({ "enum": words }),
-        QueryKind::SomeOf(words) => {
+        QueryKind::EventTypes => {
+            let words: Vec<&str> = EventType::written().map(EventType::as_str).collect();
             let one = words.join("|").replace('.', "\\.");
             json!({ "type": "string", "pattern": format!("^({one})(,({one}))*$"), "examples": [words[0]] })
         }

@@ -8,7 +8,7 @@ use axum::extract::{FromRequest, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Request, header};
 use flowline::core::time::parse_duration;
-use flowline::core::{Json, Time};
+use flowline::core::{EventType, Json, Time};
 use serde::de::DeserializeOwned;
 
 use super::App;
@@ -126,7 +126,7 @@ impl Params {
 
 /// Checks a value; the error says what's expected.
 fn fits(kind: QueryKind, value: &str) -> Result<(), String> {
-    let known = |words: &'static [&'static str], value: &str| {
+    let known = |words: &[&str], value: &str| {
         if words.contains(&value) { Ok(()) } else { Err(format!("one of {}", words.join(", "))) }
     };
     match kind {
@@ -154,8 +154,9 @@ fn fits(kind: QueryKind, value: &str) -> Result<(), String> {
             _ => Err("NAME=VALUE".to_owned()),
         },
         QueryKind::OneOf(words) => known(words, value),
-        QueryKind::SomeOf(words) => {
-            value.split(',').filter(|part| !part.is_empty()).try_for_each(|part| known(words, part))
+        QueryKind::EventTypes => {
+            let words: Vec<&str> = EventType::written().map(EventType::as_str).collect();
+            value.split(',').filter(|part| !part.is_empty()).try_for_each(|part| known(&words, part))
         }
     }
 }

@@ -202,8 +202,8 @@ pub enum QueryKind {
     /// NAME=VALUE.
     Label,
     OneOf(&'static [&'static str]),
-    /// Several of these, separated by commas.
-    SomeOf(&'static [&'static str]),
+    /// Types of events, separated by commas.
+    EventTypes,
 }
 
 /// The schema of a type.

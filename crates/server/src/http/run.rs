@@ -54,7 +54,7 @@ pub const ROUTES: &[Route] = &[
     look("/v1/runs/{run}/events", "Read the log of a run", handler!(events))
         .query(&[
             Query::new("after", QueryKind::Number(0, u64::MAX), "Only events with a higher `seq`."),
-            Query::new("type", QueryKind::SomeOf(EVENT_TYPES), "Only these types."),
+            Query::new("type", QueryKind::EventTypes, "Only these types."),
             Query::new("step", QueryKind::Text, "Only events of this step."),
             Query::new("attempt", QueryKind::Number(0, u32::MAX as u64), "Only events of this attempt."),
             LIMIT,
@@ -94,29 +94,6 @@ pub const ROUTES: &[Route] = &[
             Answer::json::<Retried>(201, "The new run."),
         ])
         .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED, &codes::KEY_CONFLICT]),
-];
-
-pub const EVENT_TYPES: &[&str] = &[
-    "flow.start",
-    "flow.completed",
-    "flow.failed",
-    "flow.cancelled",
-    "flow.paused",
-    "flow.resumed",
-    "step.started",
-    "step.completed",
-    "step.retry",
-    "step.failed",
-    "step.skipped",
-    "emit",
-    "log",
-    "state",
-    "event.received",
-    "event.rejected",
-    "state.changed",
-    "timer.set",
-    "timer.fired",
-    "timer.cancelled",
 ];
 
 async fn show(caller: ApiCaller, params: Params, headers: HeaderMap) -> Result<Response, ApiError> {

@@ -30,7 +30,6 @@ use super::codes;
 use super::problem::ApiError;
 use super::request::Params;
 use super::route::{Answer, Query, QueryKind, Route, RouteAccess, handler};
-use super::run::EVENT_TYPES;
 use super::visible::{ApiCaller, Visible};
 use client::{StreamClient, Wanted};
 use message::{Ids, LiveMessage};
@@ -49,7 +48,7 @@ const BACK: u64 = 32;
 const PACE: Duration = Duration::from_micros(500);
 const SLOWEST: Duration = Duration::from_millis(500);
 
-const TYPE: Query = Query::new("type", QueryKind::SomeOf(EVENT_TYPES), "Only these types.");
+const TYPE: Query = Query::new("type", QueryKind::EventTypes, "Only these types.");
 const FROM: Query = Query::new(
     "from",
     QueryKind::OneOf(&["start", "now"]),
