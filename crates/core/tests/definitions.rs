@@ -3,6 +3,7 @@
 // Tests read the files that they are about; the crate itself never does.
 #![allow(clippy::disallowed_methods)]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use flowline_core::Definition;
@@ -51,6 +52,37 @@ fn every_broken_file_is_refused_with_place_and_remedy() {
     }
 }
 
+/// The codes that the reader and the checks give, as their source names them.
+fn codes(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in folder.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            codes(&path, found);
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        for call in ["error(", "warning(", "syntax("] {
+            let arguments = text.split(call).skip(1);
+            let first = arguments.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split_once('"'));
+            let is_code = |text: &&str| text.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+            found.extend(first.map(|(text, _)| text).filter(is_code).map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn every_diagnostic_has_a_row_in_the_docs() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut given = BTreeSet::new();
+    codes(&here.join("src/definition"), &mut given);
+    let page = std::fs::read_to_string(here.join("../../docs/file-format.md")).unwrap();
+    let rows = page.split("\n## ").find(|section| section.starts_with("Diagnostics\n")).unwrap().lines();
+    let first_cells = rows.filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let listed: BTreeSet<String> =
+        first_cells.flat_map(|cell| cell.split(", ")).map(|code| code.trim_matches('`').to_owned()).collect();
+    assert_eq!(given, listed, "the source and the tables in docs/file-format.md#diagnostics");
+}
+
 #[test]
 fn doubtful_files_are_taken_with_warnings() {
     for path in files("warned") {
@@ -75,7 +107,7 @@ fn a_step_that_subscribes_to_an_empty_list_starts_with_the_run() {
 
 #[test]
 fn good_files_mean_the_same_in_three_formats() {
-    let mut by_stem: std::collections::BTreeMap<String, Vec<Definition>> = Default::default();
+    let mut by_stem: BTreeMap<String, Vec<Definition>> = Default::default();
     for path in files("good") {
         let read = read_file(&path).unwrap_or_else(|diagnostics| panic!("{diagnostics}"));
         assert!(read.warnings.is_empty(), "{}", read.warnings);
