@@ -22,6 +22,9 @@ use crate::ledger::InputOutcome;
 use crate::operate::{RunHandle, refused, row};
 use crate::registry;
 
+/// The label of a run that a step started: the run of that step.
+pub(crate) const PARENT: &str = "parent";
+
 /// A run to start. Await it.
 #[derive(Debug)]
 pub struct StartRequest {
@@ -194,7 +197,7 @@ pub(crate) async fn user_run(
 /// Whether the engine itself started a run under this key.
 fn is_engines(row: &RunRow, key: &str) -> bool {
     match key.split_once(':') {
-        Some(("step", of)) => of.len() == 64 && row.labels.contains_key("parent"),
+        Some(("step", of)) => of.len() == 64 && row.labels.contains_key(PARENT),
         Some((_, of)) => row.retry_of.as_ref().is_some_and(|run| run.as_str() == of),
         None => false,
     }
@@ -272,6 +275,18 @@ pub fn input_digest(input: &Json) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_docs_name_the_labels_that_the_engine_sets() {
+        let page = include_str!("../../../docs/file-format.md");
+        let row = page.lines().find(|line| line.starts_with("| labels of a run |"));
+        let row = row.expect("a limit of labels is in the docs");
+        for label in [PARENT, crate::trace::LABEL] {
+            assert!(row.contains(&format!("`{label}`")), "{label}: {row}");
+        }
+        let limits = format!("{}, each value up to {} bytes", limits::LABELS, limits::LABEL_BYTES);
+        assert!(row.contains(&limits), "{row}");
+    }
 
     #[test]
     fn inputs_are_compared_as_json_not_as_text() {

@@ -173,6 +173,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_step_id_in_the_docs_is_this_one() {
+        let page = include_str!("../../../docs/events.md");
+        let (_, pattern) = page.split_once("`stepId` is `").expect("the page says what it is");
+        let pattern = pattern.split('`').next().unwrap_or_default();
+        let filled = pattern.replace("<runId>", "r").replace("<stepName>", "pack").replace("<n>", "7");
+        assert_eq!(filled, step_id(&RunId::new("r").unwrap(), "pack", 7));
+    }
+
+    #[test]
     fn names_that_could_escape_a_key_or_a_path_are_refused() {
         for bad in
             ["", "../x", "a:b", "a{b}", "a b", "a\0b", "naïve", "\"q\"", ".hidden", "-x", &"x".repeat(129)]

@@ -298,6 +298,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_payload_within_another_is_json_and_not_a_text_of_it() {
+        let input = Json::parse(r#"{"a": [1, "x"]}"#).unwrap();
+        let around = serde_json::json!({ "packed": &input, "all": [&input] });
+        assert_eq!(around["packed"]["a"][1], "x");
+        assert_eq!(around["all"][0], around["packed"]);
+        assert_eq!(Json::of(&around).unwrap().get(), r#"{"all":[{"a":[1,"x"]}],"packed":{"a":[1,"x"]}}"#);
+    }
+
+    #[test]
     fn deep_json_is_refused_without_recursion() {
         let deep = "[".repeat(10_000) + &"]".repeat(10_000);
         assert_eq!(Json::parse(&deep), Err(JsonError::Depth));

@@ -1,4 +1,5 @@
-//! Traces of one machine: absolute paths of a developer's disk, and package hosts other than the public ones.
+//! Traces of one machine or of a few people: absolute paths of a developer's disk, package hosts other than the public ones,
+//! and numbered specs that readers don't have.
 
 use super::{Finding, Tree};
 
@@ -28,6 +29,14 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                     "use a path relative to the repository, or a made-up one such as `/srv/…`",
                 ));
             }
+            if names_spec(line) {
+                findings.push(Finding::new(
+                    path,
+                    at + 1,
+                    "refers to a numbered spec, which readers don't have",
+                    "say what it says, or link to the page that does",
+                ));
+            }
             if may_name_hosts(path) && names_other_host(line) {
                 findings.push(Finding::new(
                     path,
@@ -48,6 +57,15 @@ fn private_folder(line: &str) -> Option<&'static str> {
             let Some(before) = line[..at].strip_suffix('/') else { return false };
             begins_path(before) && ends_component(&line[at + folder.len()..])
         })
+    })
+}
+
+/// Whether `line` names a spec by its number, with the word before it.
+fn names_spec(line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    line.match_indices("spec ").any(|(at, word)| {
+        let (before, after) = (&line[..at], &line[at + word.len()..]);
+        !before.ends_with(char::is_alphanumeric) && after.starts_with(|c: char| c.is_ascii_digit())
     })
 }
 
@@ -94,6 +112,16 @@ mod tests {
     /// Keeps the very paths that are looked for out of this file.
     fn with_folder(template: &str) -> String {
         template.replace("DIR", "root")
+    }
+
+    #[test]
+    fn numbered_specs_are_found() {
+        for text in ["see SPEC # §2", "(spec #)", "the Spec #."] {
+            assert_eq!(count("docs/a.md", &text.replace('#', "004")), 1, "{text}");
+        }
+        for text in ["the OpenAPI spec says", "a spec of 3 pages", "aspec 4", "RFC 7807"] {
+            assert_eq!(count("docs/a.md", text), 0, "{text}");
+        }
     }
 
     #[test]

@@ -106,3 +106,20 @@ pub(super) fn is_pure(path: &str) -> bool {
 pub(super) fn in_code(package: &str) -> String {
     package.replace('-', "_")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_for_a_crate_that_is_there() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for Crate { folder, name, may_use } in CRATES {
+            let manifest = root.join(folder).join("Cargo.toml");
+            let text = std::fs::read_to_string(&manifest);
+            assert!(text.is_ok_and(|text| text.contains(&format!("name = \"{name}\""))), "{folder}");
+            let known = |used: &&str| CRATES.iter().any(|krate| krate.name == *used);
+            assert!(may_use.iter().all(|used| known(&used)), "{folder} may use {may_use:?}");
+        }
+    }
+}

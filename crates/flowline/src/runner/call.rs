@@ -11,6 +11,7 @@ use flowline_core::{Json, RunId, Status, json};
 
 use super::{Runner, StepFuture};
 use crate::engine::{Engine, EngineError, Shared};
+use crate::start::PARENT;
 use crate::step::{Step, StepError};
 
 /// Runs `start` and `send` steps, once it knows its engine.
@@ -46,7 +47,7 @@ impl Runner for Calls {
 
 async fn start(engine: &Engine, step: &Step, flow: &str, input: Json) -> Result<Json, StepError> {
     let request = engine.run_named(flow, input).await.map_err(failed)?;
-    let run = request.own_key(key_of(step)).label("parent", step.run_id().as_str());
+    let run = request.own_key(key_of(step)).label(PARENT, step.run_id().as_str());
     let run = run.await.map_err(failed)?;
     let outcome = run.wait().await.map_err(failed)?;
     match outcome.status {
