@@ -71,6 +71,19 @@ pub struct NewToken {
     pub expires: Option<String>,
 }
 
+/// How to replace a token.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RotateToken {
+    /// How long the old secret stays valid; an hour by default.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::runs::DurationText>"))]
+    pub overlap: Option<String>,
+    /// Expire the new token after this time; by default, it lasts as long as the old one did.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<crate::runs::DurationText>"))]
+    pub expires: Option<String>,
+}
+
 /// A token to sign in with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -102,6 +115,12 @@ pub struct TokenRow {
     pub queues: Option<Vec<String>>,
     pub created_at: Time,
     pub expires_at: Option<Time>,
+    /// When it was last used, to within a few minutes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_used_at: Option<Time>,
+    /// Id of the token that it was rotated to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub replaced_by: Option<String>,
 }
 
 /// A token with its secret.

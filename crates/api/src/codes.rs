@@ -36,6 +36,8 @@ codes! {
         "For example, a label is too long, an idempotency key is empty, or a cursor didn't come from an earlier page. `detail` says what's wrong.";
     UNAUTHORIZED = 401 "unauthorized" "An API token is required"
         "This server requires `Authorization: Bearer TOKEN`, and the token is missing, unknown, revoked or expired. Create one with `flowline token create`.";
+    TOKEN_EXPIRED = 401 "token-expired" "The API token has expired"
+        "The token was valid, and its time is over; `detail` says since when. Replace tokens before that with `flowline token rotate ID`, or create another with `flowline token create`. A month after it expired, a token gets `unauthorized` like any that's unknown.";
     FORBIDDEN = 403 "forbidden" "The token doesn't allow this"
         "The token is valid but lacks the scope this needs; `detail` names it. Use another token, or create one with that scope.";
     ROLE = 403 "role" "The event requires another role"

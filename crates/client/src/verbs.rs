@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use flowline_api::access::{AuditList, MadeToken, NewToken, TokenList, Whoami};
+use flowline_api::access::{AuditList, MadeToken, NewToken, RotateToken, TokenList, Whoami};
 use flowline_api::events::{EventSend, ReceiptList, ReceiptView, SentView, StartOrSend};
 use flowline_api::explain::{Explanation, VerifyReport};
 use flowline_api::flows::{Activate, FlowChanged, FlowDefinition, FlowList, Registered, Validated};
@@ -329,6 +329,11 @@ impl Client {
 
     pub async fn tokens(&self) -> Result<TokenList, ClientError> {
         self.find("/v1/tokens", &[]).await
+    }
+
+    /// Replaces a token; the old one stays valid for a while.
+    pub async fn rotate_token(&self, id: &str, rotate: &RotateToken) -> Result<MadeToken, ClientError> {
+        self.send_json(Method::POST, &format!("/v1/tokens/{}/rotate", part(id)), rotate).await
     }
 
     pub async fn revoke_token(&self, id: &str) -> Result<(), ClientError> {

@@ -91,9 +91,16 @@ impl Serving {
             drain: config.drain,
         };
         let (close, closed) = oneshot::channel::<()>();
-        let served = tokio::spawn(listen::serve(listener, api, how, async {
-            let _ = closed.await;
-        }));
+        let served = tokio::spawn(async move {
+            let connections = listen::serve(listener, api.clone(), how, async {
+                let _ = closed.await;
+            });
+            tokio::select! {
+                () = connections => {}
+                () = api.keep_uses() => {}
+            }
+            api.finish_uses().await;
+        });
         Ok(Serving { live, close, served, _threads: threads })
     }
 

@@ -1,19 +1,35 @@
 //! API tokens: made once and shown once, kept as a hash.
 //!
 //! A token is `fl_` and 256 random bits. The store knows its SHA-256 alone, as the id of a document; whoever reads the
-//! store cannot use what is there.
+//! store cannot use what is there. The document expires with the token, by the store's clock.
+//!
+//! What else is known of a token is in documents beside it, because nothing but its making and its end may write the token
+//! itself: a write that crosses a revocation would bring it back.
+
+use std::collections::HashMap;
+use std::time::Duration;
 
 use flowline::core::ids::check_name;
-use flowline::core::{Json, Tenant};
+use flowline::core::{Json, Tenant, Time};
 use flowline::store::query::MAX_PAGE;
-use flowline::store::{DocumentQuery, NewDocument, Store, StoreError};
-use flowline_api::access::{MadeToken, NewToken, TokenRow};
+use flowline::store::{Document, DocumentQuery, NewDocument, Store, StoreError};
+use flowline_api::access::{MadeToken, NewToken, RotateToken, TokenRow};
 use sha2::{Digest, Sha256};
 
 use crate::filter::duration;
 
 /// The collection of the store that tokens are in.
 const COLLECTION: &str = "tokens";
+/// When tokens expire, by hash, for some time after they did: who sends one is told so.
+const EXPIRING: &str = "expiring-tokens";
+const REMEMBERED_EXPIRED: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Tokens that were revoked, by hash, for longer than a rotation takes.
+const REVOKED: &str = "revoked-tokens";
+const REMEMBERED_REVOKED: Duration = Duration::from_secs(24 * 3600);
+/// How long the last use of a token is known.
+const REMEMBERED_USE: Duration = Duration::from_secs(400 * 24 * 3600);
+/// How long a rotated token stays valid unless told otherwise.
+const OVERLAP: Duration = Duration::from_secs(3600);
 const PREFIX: &str = "fl_";
 /// Subjects and roles are names that people read.
 const LONGEST_SUBJECT: usize = 256;
@@ -42,39 +58,120 @@ pub fn check(new: &NewToken) -> Result<(), (&'static str, String)> {
     names("roles", "role", &new.roles)?;
     names("flows", "flow", new.flows.as_deref().unwrap_or_default())?;
     names("queues", "queue", new.queues.as_deref().unwrap_or_default())?;
-    if let Some(expires) = &new.expires {
-        let lasts = duration(expires).map_err(|problem| ("expires", problem))?;
-        if lasts.is_zero() {
-            return Err((
-                "expires",
-                "a token can't expire at once; leave this out for one that never expires".to_owned(),
-            ));
-        }
+    check_expires(new.expires.as_deref())
+}
+
+/// What is wrong with it: the field and the reason.
+pub fn check_rotation(rotate: &RotateToken) -> Result<(), (&'static str, String)> {
+    let overlap = rotate.overlap.as_deref().map_or(Ok(OVERLAP), duration);
+    overlap.map_err(|problem| ("overlap", problem))?;
+    check_expires(rotate.expires.as_deref())
+}
+
+fn check_expires(expires: Option<&str>) -> Result<(), (&'static str, String)> {
+    let lasts = expires.map(duration).transpose().map_err(|problem| ("expires", problem))?;
+    if lasts.is_some_and(|lasts| lasts.is_zero()) {
+        let wrong = "a token can't expire at once; leave this out for one that never expires";
+        return Err(("expires", wrong.to_owned()));
     }
     Ok(())
 }
 
 /// Makes a token and gives its secret, this once.
 pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result<MadeToken, StoreError> {
-    let secret = format!("{PREFIX}{}", random()?);
-    let hash = hash(&secret);
-    let ttl = new.expires.as_deref().and_then(|text| duration(text).ok());
-    let now = store.now().await?;
+    let lasts = new.expires.as_deref().and_then(|text| duration(text).ok());
     let row = TokenRow {
-        // Of the hash, so that the same id is never given twice.
-        id: hash[..16].to_owned(),
+        id: String::new(),
         tenant: tenant.clone(),
         subject: new.subject,
         scopes: new.scopes,
         roles: new.roles,
         flows: new.flows,
         queues: new.queues,
-        created_at: now,
-        expires_at: ttl.map(|ttl| now + ttl),
+        created_at: Time::default(),
+        expires_at: None,
+        last_used_at: None,
+        replaced_by: None,
     };
-    let body = Json::of(&row).map_err(|error| StoreError::Invalid(error.to_string()))?;
-    store.put_document(NewDocument::new(COLLECTION, &hash, body, ttl)).await?;
+    make(store, row, lasts, store.now().await?).await
+}
+
+/// Gives a token its id and its secret.
+async fn make(
+    store: &dyn Store,
+    row: TokenRow,
+    lasts: Option<Duration>,
+    now: Time,
+) -> Result<MadeToken, StoreError> {
+    let secret = format!("{PREFIX}{}", random()?);
+    let hash = hash(&secret);
+    // Of the hash, so that the same id is never given twice.
+    let id = hash[..16].to_owned();
+    let row = TokenRow { id, created_at: now, expires_at: lasts.map(|lasts| now + lasts), ..row };
+    write(store, &hash, &row, lasts).await?;
     Ok(MadeToken { row, token: secret })
+}
+
+/// Writes a token that lasts this long, and when it will expire before that: one that has can be told from others.
+async fn write(
+    store: &dyn Store,
+    hash: &str,
+    row: &TokenRow,
+    lasts: Option<Duration>,
+) -> Result<(), StoreError> {
+    if let Some(lasts) = lasts {
+        let body = json(&row.expires_at)?;
+        let kept = Some(lasts.saturating_add(REMEMBERED_EXPIRED));
+        store.put_document(NewDocument::new(EXPIRING, hash, body, kept)).await?;
+    }
+    store.put_document(NewDocument::new(COLLECTION, hash, json(row)?, lasts)).await.map(drop)
+}
+
+/// What came of a rotation.
+#[derive(Debug)]
+pub enum TokenRotation {
+    Made(Box<MadeToken>),
+    /// This tenant has no token of that id.
+    Missing,
+    /// It was rotated before, to the one with this id.
+    Replaced(String),
+}
+
+/// Why a token can't be rotated again.
+pub fn already_replaced(id: &str, by: &str) -> String {
+    format!("token {id} was already replaced by {by}; rotate that one")
+}
+
+/// Makes a token that allows what another does, which stays valid for the overlap. The new one lasts as long as the old one
+/// did from its creation, unless told otherwise.
+pub async fn rotate(
+    store: &dyn Store,
+    tenant: &Tenant,
+    id: &str,
+    rotate: &RotateToken,
+) -> Result<TokenRotation, StoreError> {
+    let Some((hash, old)) = by_id(store, tenant, id).await? else { return Ok(TokenRotation::Missing) };
+    if let Some(other) = old.replaced_by {
+        return Ok(TokenRotation::Replaced(other));
+    }
+    let now = store.now().await?;
+    let lasted = old.expires_at.map(|expires| expires.since(old.created_at));
+    let lasts = rotate.expires.as_deref().and_then(|text| duration(text).ok()).or(lasted);
+    let made = make(store, old.clone(), lasts, now).await?;
+    let overlap = rotate.overlap.as_deref().and_then(|text| duration(text).ok()).unwrap_or(OVERLAP);
+    let left = old.expires_at.map_or(overlap, |expires| expires.since(now).min(overlap));
+    if left.is_zero() {
+        revoke(store, tenant, id).await?;
+        return Ok(TokenRotation::Made(Box::new(made)));
+    }
+    let replaced_by = Some(made.row.id.clone());
+    let old = TokenRow { expires_at: Some(now + left), replaced_by, ..old };
+    write(store, &hash, &old, Some(left)).await?;
+    // A revocation marks the token before it deletes it: what isn't seen here deletes what was just written.
+    if store.document(REVOKED, &hash).await?.is_some() {
+        store.delete_document(COLLECTION, &hash).await?;
+    }
+    Ok(TokenRotation::Made(Box::new(made)))
 }
 
 /// 256 random bits, as hex.
@@ -86,52 +183,115 @@ pub fn random() -> Result<String, StoreError> {
     Ok(hex(&bytes))
 }
 
-/// What a secret with this hash stands for; `None` where no live token has it.
-pub async fn find(store: &dyn Store, hash: &str) -> Result<Option<TokenRow>, StoreError> {
-    let found = store.document(COLLECTION, hash).await?;
-    // The store found it by its index; nothing is granted on that alone.
-    let found = found.filter(|found| same(found.id.as_bytes(), hash.as_bytes()));
-    found.map(|found| read(&found.body)).transpose()
+/// What a secret stands for.
+#[derive(Debug)]
+pub enum FoundToken<T> {
+    Good(T),
+    Expired(Time),
+    /// Nothing, or no longer.
+    Unknown,
 }
 
-/// The live tokens of a tenant, or of all.
-pub async fn list(store: &dyn Store, tenant: Option<&Tenant>) -> Result<Vec<TokenRow>, StoreError> {
-    let mut query = DocumentQuery { limit: MAX_PAGE, ..DocumentQuery::default() };
+/// What a secret with this hash stands for.
+pub async fn find(store: &dyn Store, hash: &str) -> Result<FoundToken<TokenRow>, StoreError> {
+    // The store found it by its index; nothing is granted on that alone.
+    let is_it = |found: &Document| same(found.id.as_bytes(), hash.as_bytes());
+    if let Some(found) = store.document(COLLECTION, hash).await?.filter(is_it) {
+        return Ok(FoundToken::Good(read(&found.body)?));
+    }
+    let Some(expiring) = store.document(EXPIRING, hash).await?.filter(is_it) else {
+        return Ok(FoundToken::Unknown);
+    };
+    let expires = expiring.body.to::<Time>().map_err(|error| damaged(&error))?;
+    // Whoever revoked it may have been an older build, which knows nothing of this.
+    if expires <= store.now().await? { Ok(FoundToken::Expired(expires)) } else { Ok(FoundToken::Unknown) }
+}
+
+/// Whether there is a live token, of any tenant.
+pub async fn any(store: &dyn Store) -> Result<bool, StoreError> {
+    let query = DocumentQuery { limit: 1, ..DocumentQuery::default() };
+    Ok(!store.documents(COLLECTION, query).await?.items.is_empty())
+}
+
+/// The live tokens of a tenant, each with its last use.
+pub async fn list(store: &dyn Store, tenant: &Tenant) -> Result<Vec<TokenRow>, StoreError> {
+    let mut uses = HashMap::new();
+    for used in all(store, &used_by(tenant)).await? {
+        uses.insert(used.id, used.body.to::<Time>().map_err(|error| damaged(&error))?);
+    }
     let mut rows = Vec::new();
-    loop {
-        let page = store.documents(COLLECTION, query.clone()).await?;
-        for document in &page.items {
-            let row = read(&document.body)?;
-            if tenant.is_none_or(|tenant| row.tenant == *tenant) {
-                rows.push(row);
-            }
-        }
-        match page.items.last() {
-            Some(last) if page.more => query.after = Some(last.id.clone()),
-            _ => break,
+    for document in all(store, COLLECTION).await? {
+        let row = read(&document.body)?;
+        if row.tenant == *tenant {
+            rows.push(TokenRow { last_used_at: uses.get(&row.id).copied(), ..row });
         }
     }
     rows.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
     Ok(rows)
 }
 
+async fn all(store: &dyn Store, collection: &str) -> Result<Vec<Document>, StoreError> {
+    let mut query = DocumentQuery { limit: MAX_PAGE, ..DocumentQuery::default() };
+    let mut found = Vec::new();
+    loop {
+        let page = store.documents(collection, query.clone()).await?;
+        found.extend(page.items);
+        match found.last() {
+            Some(last) if page.more => query.after = Some(last.id.clone()),
+            _ => return Ok(found),
+        }
+    }
+}
+
 /// Takes a token away. False where this tenant has none of that id.
 pub async fn revoke(store: &dyn Store, tenant: &Tenant, id: &str) -> Result<bool, StoreError> {
+    let Some((hash, _)) = by_id(store, tenant, id).await? else { return Ok(false) };
+    let mark = NewDocument::new(REVOKED, &hash, Json::null(), Some(REMEMBERED_REVOKED));
+    store.put_document(mark).await?;
+    let revoked = store.delete_document(COLLECTION, &hash).await?;
+    store.delete_document(EXPIRING, &hash).await?;
+    store.delete_document(&used_by(tenant), id).await?;
+    Ok(revoked)
+}
+
+/// Writes that a token is used.
+pub async fn used(store: &dyn Store, tenant: &Tenant, id: &str, now: Time) -> Result<(), StoreError> {
+    let body = json(&now)?;
+    store.put_document(NewDocument::new(&used_by(tenant), id, body, Some(REMEMBERED_USE))).await.map(drop)
+}
+
+/// The collection of last uses.
+fn used_by(tenant: &Tenant) -> String {
+    format!("token-uses:{tenant}")
+}
+
+/// A token by its id, with its hash.
+async fn by_id(
+    store: &dyn Store,
+    tenant: &Tenant,
+    id: &str,
+) -> Result<Option<(String, TokenRow)>, StoreError> {
     // An id is the beginning of its document's; the rest is read off the next one in order.
     if id.len() != 16 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Ok(false);
+        return Ok(None);
     }
     let query = DocumentQuery { after: Some(id.to_owned()), limit: 1, ..DocumentQuery::default() };
     let page = store.documents(COLLECTION, query).await?;
-    let Some(found) = page.items.first().filter(|found| found.id.starts_with(id)) else { return Ok(false) };
-    if read(&found.body)?.tenant != *tenant {
-        return Ok(false);
-    }
-    store.delete_document(COLLECTION, &found.id).await
+    let Some(found) = page.items.into_iter().find(|found| found.id.starts_with(id)) else { return Ok(None) };
+    let row = read(&found.body)?;
+    Ok((row.tenant == *tenant).then_some((found.id, row)))
 }
 
 fn read(body: &Json) -> Result<TokenRow, StoreError> {
-    body.to().map_err(|error| StoreError::Damaged(format!("a token: {error}")))
+    body.to().map_err(|error| damaged(&error))
+}
+
+fn damaged(error: &impl std::fmt::Display) -> StoreError {
+    StoreError::Damaged(format!("a token: {error}"))
+}
+
+fn json(value: &impl serde::Serialize) -> Result<Json, StoreError> {
+    Json::of(value).map_err(|error| StoreError::Invalid(error.to_string()))
 }
 
 /// What the store knows a secret by.
@@ -167,10 +327,51 @@ mod tests {
         assert_ne!(one, other);
         let digits = one.strip_prefix(PREFIX).unwrap();
         assert!(digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{one}");
-        assert!(find(&store, &hash(&one)).await.unwrap().is_some());
+        assert!(matches!(find(&store, &hash(&one)).await.unwrap(), FoundToken::Good(_)));
         for wrong in ["", PREFIX, digits, &one[..one.len() - 1], &one.to_uppercase(), &hash(&one)] {
-            assert!(find(&store, &hash(wrong)).await.unwrap().is_none(), "{wrong}");
+            assert!(matches!(find(&store, &hash(wrong)).await.unwrap(), FoundToken::Unknown), "{wrong}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_rotated_token_is_good_for_the_overlap_and_no_longer_than_it_was() {
+        let clock = Clock::manual(Time::default());
+        let store = MemoryStore::new(clock.clone());
+        let tenant = Tenant::default();
+        let find = async |secret: &str| find(&store, &hash(secret)).await.unwrap();
+        let old =
+            create(&store, &tenant, NewToken { expires: Some("1d".to_owned()), ..new() }).await.unwrap();
+        clock.advance(Duration::from_secs(60));
+        let TokenRotation::Made(made) =
+            rotate(&store, &tenant, &old.row.id, &RotateToken::default()).await.unwrap()
+        else {
+            panic!("there is such a token")
+        };
+        assert_eq!((&made.row.subject, &made.row.scopes), (&old.row.subject, &old.row.scopes));
+        assert_eq!(made.row.expires_at.unwrap().since(made.row.created_at), Duration::from_secs(24 * 3600));
+        let again = rotate(&store, &tenant, &old.row.id, &RotateToken::default()).await.unwrap();
+        assert!(matches!(again, TokenRotation::Replaced(by) if by == made.row.id));
+        clock.advance(OVERLAP - Duration::from_millis(1));
+        assert!(matches!(find(&old.token).await, FoundToken::Good(_)));
+        clock.advance(Duration::from_millis(1));
+        assert!(
+            matches!(find(&old.token).await, FoundToken::Expired(_))
+                && matches!(find(&made.token).await, FoundToken::Good(_))
+        );
+        // One that expires within the overlap is not prolonged by it, and with none it ends at once.
+        let short =
+            create(&store, &tenant, NewToken { expires: Some("1m".to_owned()), ..new() }).await.unwrap();
+        rotate(&store, &tenant, &short.row.id, &RotateToken::default()).await.unwrap();
+        clock.advance(Duration::from_secs(60));
+        assert!(matches!(find(&short.token).await, FoundToken::Expired(_)));
+        let at_once = RotateToken { overlap: Some("0s".to_owned()), expires: None };
+        rotate(&store, &tenant, &made.row.id, &at_once).await.unwrap();
+        assert!(matches!(find(&made.token).await, FoundToken::Unknown));
+        let other = Tenant::new("other").unwrap();
+        assert!(matches!(
+            rotate(&store, &other, &old.row.id, &at_once).await.unwrap(),
+            TokenRotation::Missing
+        ));
     }
 
     #[test]

@@ -189,7 +189,7 @@ async fn door(context: &CommandContext, store: &dyn Store, loopback: bool) -> Re
         let anyone = Principal::anyone(context.settings.tenant.value.clone());
         return Ok(Door::Open { anyone, loopback });
     }
-    if token::list(store, None).await?.is_empty() {
+    if !token::any(store).await? {
         return Err(CliError::new(Exit::Usage, "no-token", "this server requires API tokens, and there are none yet").help(
             "create one with `flowline token create --subject me --scope admin`. Or listen on 127.0.0.1:7400 to serve \
              this machine only, or let anyone in with --auth none",

@@ -1,14 +1,14 @@
-//! `flowline token`: make, list and revoke API tokens.
+//! `flowline token`: make, list, rotate and revoke API tokens.
 
 use clap::Subcommand;
-use flowline_api::access::{MadeToken, NewToken, TokenList, TokenScope};
+use flowline_api::access::{MadeToken, NewToken, RotateToken, TokenList, TokenScope};
 use serde_json::json;
 
 use super::CommandContext;
 use crate::failure::{CliError, Exit, Outcome};
 use crate::output;
 
-/// Create, list and revoke API tokens
+/// Create, list, rotate and revoke API tokens
 ///
 /// A token belongs to one tenant: the one in --tenant, or with --server, the tenant of the token you use there. Its secret is
 /// printed once; the store keeps only a hash.
@@ -31,6 +31,11 @@ enum Change {
     /// List valid tokens, without their secrets
     #[command(after_help = "Example:\n  flowline token list --json")]
     List,
+    /// Replace a token with one that allows the same, and print the new secret
+    ///
+    /// The old secret stays valid for --overlap, so that clients can change over. If it has leaked, revoke it instead.
+    #[command(after_help = "Example:\n  flowline token rotate 0f3a9c2d4b5e6f70 --overlap 24h")]
+    Rotate(Rotate),
     /// Revoke a token
     #[command(after_help = "Example:\n  flowline token revoke 0f3a9c2d4b5e6f70")]
     Revoke { id: String },
@@ -58,10 +63,24 @@ struct Create {
     expires: Option<String>,
 }
 
+#[derive(Debug, clap::Args)]
+struct Rotate {
+    id: String,
+    /// How long the old secret stays valid [default: 1h]
+    #[arg(long, value_name = "DURATION")]
+    overlap: Option<String>,
+    /// Expire the new token after this time [default: as long as the old one lasted]
+    #[arg(long, value_name = "DURATION")]
+    expires: Option<String>,
+}
+
 pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     match args.command {
         Change::Create(create) => make(context, create).await,
         Change::List => list(context).await,
+        Change::Rotate(Rotate { id, overlap, expires }) => {
+            rotate(context, &id, RotateToken { overlap, expires }).await
+        }
         Change::Revoke { id } => revoke(context, &id).await,
     }
 }
@@ -76,9 +95,21 @@ async fn make(context: &CommandContext, create: Create) -> Outcome {
         queues: some(create.queues),
         expires: create.expires,
     };
-    flowline_server::token::check(&new)
-        .map_err(|(field, wrong)| CliError::usage(format!("--{}: {wrong}", field.trim_end_matches('s'))))?;
-    let made = context.operator()?.create_token(new).await?;
+    flowline_server::token::check(&new).map_err(|(field, wrong)| {
+        let flag = if field == "expires" { field } else { field.trim_end_matches('s') };
+        CliError::usage(format!("--{flag}: {wrong}"))
+    })?;
+    show(context, context.operator()?.create_token(new).await?)
+}
+
+async fn rotate(context: &CommandContext, id: &str, rotate: RotateToken) -> Outcome {
+    flowline_server::token::check_rotation(&rotate)
+        .map_err(|(field, wrong)| CliError::usage(format!("--{field}: {wrong}")))?;
+    show(context, context.operator()?.rotate_token(id, rotate).await?)
+}
+
+/// Shows a new token, this once.
+fn show(context: &CommandContext, made: MadeToken) -> Outcome {
     if context.json {
         output::json(&made)?;
     } else {
@@ -111,10 +142,11 @@ async fn list(context: &CommandContext) -> Outcome {
                 words(&row.queues),
                 output::date(row.created_at),
                 row.expires_at.map_or(String::new(), output::date),
+                row.last_used_at.map_or(String::new(), output::date),
             ]
         });
         output::table(
-            &["id", "subject", "scopes", "flows", "queues", "created", "expires"],
+            &["id", "subject", "scopes", "flows", "queues", "created", "expires", "last used"],
             cells.collect(),
         )?;
     }

@@ -22,7 +22,7 @@ use flowline::stats::Stats;
 use flowline::store::row::Pause;
 use flowline::store::{EventQuery, QueueRow, ReceiptQuery};
 use flowline::{Applied, RetryFrom, StateOwner, StateQuery};
-use flowline_api::access::{MadeToken, NewToken, TokenRow};
+use flowline_api::access::{MadeToken, NewToken, RotateToken, TokenRow};
 use flowline_api::events::{ReceiptList, SentView};
 use flowline_api::explain::VerifyReport;
 use flowline_api::flows::{FlowChanged, FlowView};
@@ -90,6 +90,8 @@ pub trait Operator {
 
     async fn create_token(&self, new: NewToken) -> Result<MadeToken, CliError>;
     async fn tokens(&self) -> Result<Vec<TokenRow>, CliError>;
+    /// Makes a token that replaces another.
+    async fn rotate_token(&self, id: &str, rotate: RotateToken) -> Result<MadeToken, CliError>;
     async fn revoke_token(&self, id: &str) -> Result<(), CliError>;
 }
 

@@ -35,7 +35,12 @@ impl From<ClientError> for CliError {
 fn refused(status: u16, code: &str, detail: String) -> CliError {
     let known = Code::find(code).map_or("", |known| known.code);
     match known {
-        "unauthorized" | "forbidden" => CliError::new(Exit::Store, known, detail).help(
+        "unauthorized" | "forbidden" | "token-expired" | "too-many-wrong-tokens" => CliError::new(
+            Exit::Store,
+            known,
+            detail,
+        )
+        .help(
             "set FLOWLINE_TOKEN or --token to a token that allows this; `flowline token create` creates one",
         ),
         "no-such-event" => CliError::refusal("not-accepted", detail),

@@ -10,7 +10,7 @@ use flowline::stats::Stats;
 use flowline::store::row::Pause;
 use flowline::store::{EventQuery, QueueRow, ReceiptQuery};
 use flowline::{Applied, RetryFrom, StateOwner, StateQuery};
-use flowline_api::access::{MadeToken, NewToken, TokenRow};
+use flowline_api::access::{MadeToken, NewToken, RotateToken, TokenRow};
 use flowline_api::events::{EventSend, ReceiptList, ReceiptView, SentView, StartOrSend};
 use flowline_api::explain::VerifyReport;
 use flowline_api::flows::{FlowChanged, FlowView};
@@ -316,6 +316,10 @@ impl Operator for ServerOperator {
 
     async fn tokens(&self) -> Result<Vec<TokenRow>, CliError> {
         Ok(self.client.tokens().await?.items)
+    }
+
+    async fn rotate_token(&self, id: &str, rotate: RotateToken) -> Result<MadeToken, CliError> {
+        Ok(self.client.rotate_token(id, &rotate).await?)
     }
 
     async fn revoke_token(&self, id: &str) -> Result<(), CliError> {

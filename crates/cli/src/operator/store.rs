@@ -17,7 +17,7 @@ use flowline::verify::verify;
 use flowline::{
     Applied, Config, Engine, InstanceRole, Plans, RetryFrom, StateHandle, StateOwner, StateQuery,
 };
-use flowline_api::access::{MadeToken, NewToken, TokenRow};
+use flowline_api::access::{MadeToken, NewToken, RotateToken, TokenRow};
 use flowline_api::events::{ReceiptList, SentView};
 use flowline_api::explain::VerifyReport;
 use flowline_api::flows::{FlowChanged, FlowView};
@@ -27,7 +27,7 @@ use flowline_api::state::{StateEntry, StateList, StateScopes};
 use flowline_server::api::{held, read_scopes, state_entry, state_list};
 use flowline_server::filter;
 use flowline_server::receipts::{read_receipt, read_receipts, sent_view};
-use flowline_server::token;
+use flowline_server::token::{self, TokenRotation};
 use flowline_server::view::{Versions, read_flows, read_run, run_list, start_request, started};
 use tokio::sync::OnceCell;
 
@@ -304,13 +304,28 @@ impl Operator for StoreOperator<'_> {
     }
 
     async fn tokens(&self) -> Result<Vec<TokenRow>, CliError> {
-        Ok(token::list(&**self.open(StoreAccess::Reader).await?, Some(self.tenant())).await?)
+        Ok(token::list(&**self.open(StoreAccess::Reader).await?, self.tenant()).await?)
+    }
+
+    async fn rotate_token(&self, id: &str, rotate: RotateToken) -> Result<MadeToken, CliError> {
+        let store = self.open(StoreAccess::Existing).await?;
+        match token::rotate(&**store, self.tenant(), id, &rotate).await? {
+            TokenRotation::Made(made) => Ok(*made),
+            TokenRotation::Missing => Err(no_such_token(id)),
+            TokenRotation::Replaced(by) => {
+                Err(CliError::refusal("invalid", token::already_replaced(id, &by)))
+            }
+        }
     }
 
     async fn revoke_token(&self, id: &str) -> Result<(), CliError> {
         match token::revoke(&**self.open(StoreAccess::Existing).await?, self.tenant(), id).await? {
             true => Ok(()),
-            false => Err(CliError::refusal("no-such-token", format!("there is no token {id}"))),
+            false => Err(no_such_token(id)),
         }
     }
+}
+
+fn no_such_token(id: &str) -> CliError {
+    CliError::refusal("no-such-token", format!("there is no token {id}"))
 }

@@ -279,10 +279,9 @@ fn a_revoked_token_is_refused_soon_and_an_expired_one_at_once() {
     let served = Served::start(folder.path(), &["--auth", "tokens"]);
     let short = json!({ "subject": "short", "scopes": ["read"], "expires": "1ms" });
     let short = as_(&served, &admin, "POST", "/v1/tokens", &short).json();
-    assert_eq!(
-        as_(&served, short["token"].as_str().unwrap(), "GET", "/v1/whoami", &json!({})).code(),
-        "unauthorized"
-    );
+    let expired = as_(&served, short["token"].as_str().unwrap(), "GET", "/v1/whoami", &json!({}));
+    assert_eq!((expired.status, expired.code().as_str()), (401, "token-expired"));
+    assert!(expired.json()["detail"].as_str().unwrap().contains(short["expiresAt"].as_str().unwrap()));
     let made = as_(&served, &admin, "POST", "/v1/tokens", &json!({ "subject": "ci", "scopes": ["read"] }));
     assert_eq!((made.status, made.header("cache-control")), (201, Some("no-store")));
     let made = made.json();
@@ -303,6 +302,63 @@ fn a_revoked_token_is_refused_soon_and_an_expired_one_at_once() {
     let actions: Vec<&str> =
         log["items"].as_array().unwrap().iter().map(|line| line["action"].as_str().unwrap()).collect();
     assert_eq!(actions, ["Revoke a token", "Revoke a token", "Create a token", "Create a token"]);
+}
+
+#[test]
+fn a_rotated_token_and_its_successor_are_both_good_until_the_overlap_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let admin = token(folder.path(), "default", &["--scope", "admin"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    let new = json!({ "subject": "ci", "scopes": ["read"], "flows": ["greet"], "expires": "1d" });
+    let old = as_(&served, &admin, "POST", "/v1/tokens", &new).json();
+    let rotate = |id: &Value, body: Value| {
+        as_(&served, &admin, "POST", &format!("/v1/tokens/{}/rotate", id.as_str().unwrap()), &body)
+    };
+    let who =
+        |made: &Value| as_(&served, made["token"].as_str().unwrap(), "GET", "/v1/whoami", &json!({})).json();
+    let before = who(&old);
+    let first = rotate(&old["id"], json!({ "overlap": "1h" })).json();
+    assert_ne!(first["token"], old["token"]);
+    assert_eq!((who(&first), who(&old)), (before.clone(), before.clone()));
+    let second = rotate(&first["id"], json!({ "overlap": "1ms" })).json();
+    assert_eq!(who(&second), before);
+    // An instance believes what it knows of a token for two seconds.
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while who(&first)["code"] != "token-expired" {
+        assert!(std::time::Instant::now() < until, "it is still let in");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // A revoked one doesn't come back, and has no successors.
+    let path = format!("/v1/tokens/{}", second["id"].as_str().unwrap());
+    assert_eq!(as_(&served, &admin, "DELETE", &path, &json!({})).status, 204);
+    assert_eq!(rotate(&second["id"], json!({})).code(), "no-such-token");
+    assert_eq!(rotate(&old["id"], json!({})).code(), "invalid");
+    let log = as_(&served, &admin, "GET", "/v1/audit", &json!({})).json();
+    let entries = log["items"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["asked"]["overlap"] == "1ms").expect("it is recorded");
+    assert_eq!(entry["action"], "Replace a token");
+}
+
+#[test]
+fn the_last_use_of_a_token_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let admin = token(folder.path(), "default", &["--scope", "admin"]);
+    let unused = token(folder.path(), "default", &["--scope", "read"]);
+    let listed = |served: &Served| {
+        as_(served, &admin, "GET", "/v1/tokens", &json!({})).json()["items"].as_array().unwrap().clone()
+    };
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    let until = std::time::Instant::now() + Duration::from_secs(30);
+    while listed(&served)[0]["lastUsedAt"].is_null() {
+        assert!(std::time::Instant::now() < until, "no use is shown");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(listed(&served)[1]["lastUsedAt"].is_null(), "nobody used it");
+    assert_eq!(as_(&served, &unused, "GET", "/v1/whoami", &json!({})).status, 200);
+    // What a server has not written yet, it writes when it stops.
+    served.stop();
+    let items = flowline(folder.path(), &["token", "list"])["items"].clone();
+    assert!(items[0]["lastUsedAt"].is_string() && items[1]["lastUsedAt"].is_string(), "{items}");
 }
 
 #[test]

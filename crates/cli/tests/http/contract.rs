@@ -479,6 +479,13 @@ fn administration(api: &Contract) {
         "/scopes"
     );
     assert_eq!(api.get("/v1/tokens").json()["items"][0]["id"], made["id"]);
+    let rotated = format!("/v1/tokens/{}/rotate", made["id"].as_str().unwrap());
+    assert_eq!(api.post(&rotated, json!({ "overlap": "soon" })).json()["errors"][0]["pointer"], "/overlap");
+    assert_eq!(api.post(&rotated, json!({ "expires": "0s" })).json()["errors"][0]["pointer"], "/expires");
+    let replacing = api.send("POST", &rotated, &[], "").json();
+    assert_eq!((&replacing["subject"], &replacing["roles"]), (&made["subject"], &made["roles"]));
+    assert_eq!(api.get("/v1/tokens").json()["items"][0]["replacedBy"], replacing["id"]);
+    assert_eq!(api.post(&rotated, json!({})).code(), "invalid", "it was replaced");
     let revoked = api.send("DELETE", &format!("/v1/tokens/{}", made["id"].as_str().unwrap()), &[], "");
     assert_eq!(revoked.status, 204);
     assert!(!api.get("/v1/audit?limit=3").json()["items"].as_array().unwrap().is_empty());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flowline_client::Client;
-use flowline_client::api::access::{NewToken, TokenScope};
+use flowline_client::api::access::{NewToken, RotateToken, TokenScope};
 use flowline_client::api::events::{EventSend, StartOrSend};
 use flowline_client::api::queues::Redrive;
 use flowline_client::api::runs::{
@@ -118,5 +118,8 @@ async fn every_method_of_the_client_reads_what_the_server_answers() {
     assert_eq!(client.tokens().await.unwrap().items, std::slice::from_ref(&made.row));
     assert_eq!(client.whoami().await.unwrap().subject, "anyone", "this server asks for no token");
     assert!(!client.audit(&[("limit", "3")]).await.unwrap().items.is_empty());
-    client.revoke_token(&made.row.id).await.unwrap();
+    let rotate = RotateToken { overlap: Some("0s".to_owned()), expires: Some("1d".to_owned()) };
+    let replacing = client.rotate_token(&made.row.id, &rotate).await.unwrap();
+    assert_eq!(client.tokens().await.unwrap().items, std::slice::from_ref(&replacing.row));
+    client.revoke_token(&replacing.row.id).await.unwrap();
 }

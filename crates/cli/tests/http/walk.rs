@@ -71,6 +71,7 @@ const ROUTES: &[Entry] = &[
     ("GET /v1/tokens", Object::Shared, "", ""),
     ("POST /v1/tokens", Object::Shared, "", r#"{"subject": "walk", "scopes": ["read"], "expires": "1ms"}"#),
     ("DELETE /v1/tokens/{id}", Object::ApiToken, "", ""),
+    ("POST /v1/tokens/{id}/rotate", Object::ApiToken, "", "{}"),
     ("GET /v1/whoami", Object::Nothing, "", ""),
     ("GET /v1/flows", Object::FlowRows, "", ""),
     ("GET /v1/flows", Object::FlowRows, "versions=true", ""),
@@ -186,6 +187,7 @@ enum Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     Unauthorized,
+    Expired,
     Forbidden,
     Missing,
     /// As if the lease were gone.
@@ -202,6 +204,7 @@ fn expected(kind: &Kind, needed: Option<&str>, object: Object, side: Side) -> Ex
     let bound = kind.flow || kind.queue;
     let Some(needed) = needed else { return Expected::Through };
     match object {
+        _ if kind.name == "expired" => Expected::Expired,
         _ if !kind.good => Expected::Unauthorized,
         _ if !kind.has(needed) => Expected::Forbidden,
         Object::Open | Object::Nothing => Expected::Through,
@@ -248,6 +251,7 @@ fn check(expected: Expected, asked: &str, reply: &Reply) -> Result<(), String> {
     let through = matches!(status, 200..=299 | 409);
     let holds = match expected {
         Expected::Unauthorized => status == 401 && body["code"] == "unauthorized",
+        Expected::Expired => status == 401 && body["code"] == "token-expired",
         Expected::Forbidden => status == 403 && body["code"] == "forbidden",
         Expected::Missing => status == 404,
         Expected::Stale => {

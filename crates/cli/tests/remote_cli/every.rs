@@ -44,6 +44,8 @@ const TWINS: &[(i32, &[&str])] = &[
     (1, &["state", "get", "orders", "a b/c"]),
     (0, &["token", "create", "--subject", "ci", "--scope", "read", "--expires", "1h"]),
     (0, &["token", "list"]),
+    (2, &["token", "rotate", "0123456789abcdef", "--overlap", "1h"]),
+    (2, &["token", "rotate", "0123456789abcdef", "--overlap", "soon"]),
     (2, &["token", "revoke", "0123456789abcdef"]),
 ];
 

@@ -313,6 +313,8 @@ fn a_token_opens_what_it_is_for_and_nothing_else() {
             theirs.json(0, &["token", "create", "--subject", "me", "--scope", scope, "--tenant", tenant]);
         made["token"].as_str().unwrap().to_owned()
     };
+    let old = theirs.json(0, &["token", "create", "--subject", "me", "--scope", "read", "--expires", "1d"]);
+    let new = theirs.json(0, &["token", "rotate", old["id"].as_str().unwrap(), "--expires", "2d"]);
     let (all, reads, other) = (make("admin", "default"), make("read", "default"), make("admin", "other"));
     let served = Served::start(theirs.folder.path(), &["--auth", "tokens"]);
     let url = format!("http://{}", served.address);
@@ -333,6 +335,11 @@ fn a_token_opens_what_it_is_for_and_nothing_else() {
     ask(&all, &["runs", "--tenant", "other"]).refused(2, &["--tenant", "help"]);
     let json = ask("made-up", &["runs", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&json.out).unwrap()["error"]["code"], "unauthorized");
+    let newer = ask(&all, &["token", "rotate", new["id"].as_str().unwrap(), "--overlap", "1h"]);
+    let secrets = [old["token"].as_str().unwrap(), new["token"].as_str().unwrap(), newer.out.trim()];
+    assert!(secrets.iter().all(|secret| ask(secret, &["runs"]).exit == 0), "{newer:?}");
+    let short = ask(&all, &["token", "create", "--subject", "me", "--scope", "read", "--expires", "1ms"]);
+    ask(short.out.trim(), &["runs"]).refused(3, &["the token expired at", "--token"]);
     away.write("flowline.toml", &format!("server = {url:?}\ntoken = {all:?}\n"));
     assert_eq!(away.json(0, &["cancel", run])["status"], "cancelled", "both can stand in the settings file");
     assert_eq!(away.flowline(&["runs", "--token", &reads]).exit, 0);

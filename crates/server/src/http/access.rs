@@ -19,8 +19,9 @@ use super::paths::PathPart;
 use super::problem::ApiError;
 use super::request::{Arrived, read_ahead};
 use super::route::{Handled, Route, TokenScope};
+use super::uses::TokenUses;
 use super::{audit, codes, events, session};
-use crate::token;
+use crate::token::{self, FoundToken};
 use flowline_api::access::TokenRow;
 
 /// The header by which somebody who needs no token names a tenant.
@@ -104,6 +105,7 @@ pub enum Door {
 pub struct Remembered {
     known: Mutex<HashMap<String, (Instant, Principal)>>,
     pub wrong: WrongTokens,
+    pub uses: TokenUses,
     /// Held by the one open stream that asks the store; the others use its answer.
     asking: tokio::sync::Mutex<()>,
 }
@@ -112,7 +114,12 @@ impl Remembered {
     /// Refuses an address that sends more wrong tokens than this.
     pub fn new(wrong_per_minute: usize) -> Remembered {
         let wrong = WrongTokens::new(wrong_per_minute);
-        Remembered { known: Mutex::default(), wrong, asking: tokio::sync::Mutex::default() }
+        Remembered {
+            known: Mutex::default(),
+            wrong,
+            uses: TokenUses::default(),
+            asking: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Lets in a token with this hash, or counts it as a wrong one.
@@ -121,25 +128,44 @@ impl Remembered {
         // One that was good a moment ago waits for nobody.
         let is_known = self.lock().contains_key(hash);
         let _turn = if is_known { None } else { self.wrong.turn(address).await };
-        let found = self.find(store, hash).await?;
-        found.ok_or_else(|| self.wrong.count(address, ApiError::new(&codes::UNAUTHORIZED, UNKNOWN)))
+        match self.find(store, hash).await? {
+            FoundToken::Good(principal) => Ok(principal),
+            // It was right once, so it isn't a guess.
+            FoundToken::Expired(at) => {
+                Err(ApiError::new(&codes::TOKEN_EXPIRED, format!("the token expired at {at}")))
+            }
+            FoundToken::Unknown => {
+                Err(self.wrong.count(address, ApiError::new(&codes::UNAUTHORIZED, UNKNOWN)))
+            }
+        }
     }
 
-    async fn find(&self, store: &dyn Store, hash: &str) -> Result<Option<Principal>, StoreError> {
+    async fn find(&self, store: &dyn Store, hash: &str) -> Result<FoundToken<Principal>, StoreError> {
         let known = self.lock().get(hash).filter(|(at, _)| at.elapsed() < BELIEVED).cloned();
         if let Some((_, principal)) = known {
-            return Ok(Some(principal));
+            return Ok(FoundToken::Good(principal));
         }
-        let principal = token::find(store, hash).await?.map(Principal::of);
+        let found = token::find(store, hash).await?;
         let mut remembered = self.lock();
         if remembered.len() >= REMEMBERED {
             remembered.clear();
         }
-        match &principal {
-            Some(principal) => drop(remembered.insert(hash.to_owned(), (Instant::now(), principal.clone()))),
-            None => drop(remembered.remove(hash)),
+        match found {
+            FoundToken::Good(row) => {
+                let principal = Principal::of(row);
+                remembered.insert(hash.to_owned(), (Instant::now(), principal.clone()));
+                self.uses.note(&principal);
+                Ok(FoundToken::Good(principal))
+            }
+            FoundToken::Expired(at) => {
+                remembered.remove(hash);
+                Ok(FoundToken::Expired(at))
+            }
+            FoundToken::Unknown => {
+                remembered.remove(hash);
+                Ok(FoundToken::Unknown)
+            }
         }
-        Ok(principal)
     }
 
     /// Waits until a token is no longer valid. An unavailable store doesn't make it invalid.
@@ -147,7 +173,7 @@ impl Remembered {
         loop {
             tokio::time::sleep(BELIEVED).await;
             let _turn = self.asking.lock().await;
-            if let Ok(None) = self.find(store, hash).await {
+            if let Ok(FoundToken::Expired(_) | FoundToken::Unknown) = self.find(store, hash).await {
                 return;
             }
         }

@@ -24,7 +24,7 @@ use super::route::{Route, RouteAccess, TokenScope};
 /// How long an entry is kept.
 const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// What of a request's body is recorded: which things it is about, and what is to be done with them. No payloads, no secrets.
-const RECORDED: [&str; 22] = [
+const RECORDED: [&str; 23] = [
     "action",
     "cursor",
     "dryRun",
@@ -38,6 +38,7 @@ const RECORDED: [&str; 22] = [
     "key",
     "limit",
     "name",
+    "overlap",
     "owner",
     "queue",
     "queues",

@@ -37,6 +37,7 @@ pub mod state;
 pub mod threads;
 pub mod tls;
 pub mod tokens;
+pub mod uses;
 pub mod visible;
 pub mod work;
 pub mod workers;
@@ -101,6 +102,23 @@ impl Api {
         // unwrap: which routes there are is fixed, and a test has them all
         let paths = Paths::new().expect("no two routes are in each other's way");
         Api(Arc::new(ApiParts { reads: app(reads), writes: app(engine), paths }))
+    }
+
+    /// Writes when tokens were used, for as long as it's polled.
+    pub async fn keep_uses(&self) {
+        let app = &self.0.writes;
+        match &app.door {
+            access::Door::Tokens(remembered) => remembered.uses.keep(app.unchecked().store()).await,
+            access::Door::Open { .. } => std::future::pending().await,
+        }
+    }
+
+    /// The last of it.
+    pub async fn finish_uses(&self) {
+        let app = &self.0.writes;
+        if let access::Door::Tokens(remembered) = &app.door {
+            remembered.uses.finish(app.unchecked().store()).await;
+        }
     }
 
     /// Answers a request on the threads that serve its route.

@@ -23,7 +23,8 @@ pub const ROUTES: &[Route] =
 const ANYWHERE: &[&Code] =
     &[&codes::BAD_REQUEST, &codes::BAD_PARAMETER, &codes::INTERNAL, &codes::UNAVAILABLE, &codes::TIMEOUT];
 /// Problems of routes that need a token.
-const GUARDED: &[&Code] = &[&codes::UNAUTHORIZED, &codes::FORBIDDEN, &codes::TOO_MANY_WRONG_TOKENS];
+const GUARDED: &[&Code] =
+    &[&codes::UNAUTHORIZED, &codes::TOKEN_EXPIRED, &codes::FORBIDDEN, &codes::TOO_MANY_WRONG_TOKENS];
 /// Problems of routes that take a body.
 const WITH_BODY: &[&Code] =
     &[&codes::BAD_BODY, &codes::TOO_LARGE, &codes::UNSUPPORTED_MEDIA_TYPE, &codes::REQUEST_TIMEOUT];

@@ -31,7 +31,7 @@ pub const ROUTES: &[Route] = &[
         .about("Exchanges a token for a session cookie that lasts 12 hours, or until the token is revoked. For browsers; other clients send the token itself.")
         .body(Body::of::<NewSession>(BodyLimit::Bytes(64 << 10)))
         .answers(&[Answer::empty(204, "Signed in; the response sets the cookie.")])
-        .problems(&[&codes::UNAUTHORIZED, &codes::FORBIDDEN, &codes::TOO_MANY_WRONG_TOKENS]),
+        .problems(&[&codes::UNAUTHORIZED, &codes::TOKEN_EXPIRED, &codes::FORBIDDEN, &codes::TOO_MANY_WRONG_TOKENS]),
     Route::delete("/v1/session", RouteAccess::Open, "Sign out of the console", handler!(sign_out))
         .about("Ends the session of the cookie, if there is one.")
         .answers(&[Answer::empty(204, "Signed out; the response removes the cookie.")])

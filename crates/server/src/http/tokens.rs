@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use flowline::store::query::PAGE;
 use flowline::store::{DocumentQuery, Order};
-use flowline_api::access::{AuditList, MadeToken, NewToken, TokenList, Whoami};
+use flowline_api::access::{AuditList, MadeToken, NewToken, RotateToken, TokenList, Whoami};
 
 use super::audit::collection;
 use super::codes;
@@ -14,7 +14,7 @@ use super::request::{JsonBody, Params};
 use super::route::{Answer, Body, Query, Route, RouteAccess, handler};
 use super::runs::LIMIT;
 use super::visible::ApiCaller;
-use crate::token;
+use crate::token::{self, TokenRotation};
 use crate::view::read_documents;
 
 pub const ROUTES: &[Route] = &[
@@ -28,6 +28,11 @@ pub const ROUTES: &[Route] = &[
         .about("Every instance refuses it after at most two seconds.")
         .answers(&[Answer::empty(204, "Revoked.")])
         .problems(&[&codes::NO_SUCH_TOKEN]),
+    Route::post("/v1/tokens/{id}/rotate", RouteAccess::ADMIN, "Replace a token", handler!(rotate))
+        .about("Creates a token for the same subject that allows the same. The old one stays valid for `overlap`, so that clients can change over; then it expires. The response is the only place that shows the new secret.")
+        .body(Body::small::<RotateToken>().optional())
+        .answers(&[Answer::json::<MadeToken>(201, "The new token.")])
+        .problems(&[&codes::NO_SUCH_TOKEN, &codes::INVALID]),
     Route::get("/v1/audit", RouteAccess::ADMIN, "Read the audit log", handler!(audit))
         .about(
             "Who changed runs, queues, definitions and tokens, newest first. Entries are kept for 90 days.",
@@ -54,9 +59,25 @@ async fn make(caller: ApiCaller, _: Params, JsonBody(new): JsonBody<NewToken>) -
     Ok((StatusCode::CREATED, Json(made)).into_response())
 }
 
+async fn rotate(
+    caller: ApiCaller,
+    params: Params,
+    JsonBody(rotate): JsonBody<RotateToken>,
+) -> Result<Response, ApiError> {
+    token::check_rotation(&rotate)
+        .map_err(|(field, wrong)| ApiError::new(&codes::BAD_BODY, wrong).at(&format!("/{field}")))?;
+    let id = params.path("id");
+    let tenant = caller.whole_tenant(TENANTS)?;
+    match token::rotate(tenant.engine().store(), tenant.engine().tenant(), id, &rotate).await? {
+        TokenRotation::Made(made) => Ok((StatusCode::CREATED, Json(made)).into_response()),
+        TokenRotation::Missing => Err(no_such_token(id)),
+        TokenRotation::Replaced(by) => Err(ApiError::new(&codes::INVALID, token::already_replaced(id, &by))),
+    }
+}
+
 async fn list(caller: ApiCaller, _: Params) -> Result<Json<TokenList>, ApiError> {
     let tenant = caller.whole_tenant(TENANTS)?;
-    let rows = token::list(tenant.engine().store(), Some(tenant.engine().tenant())).await?;
+    let rows = token::list(tenant.engine().store(), tenant.engine().tenant()).await?;
     Ok(Json(TokenList { items: rows }))
 }
 
@@ -65,8 +86,12 @@ async fn revoke(caller: ApiCaller, params: Params) -> Result<StatusCode, ApiErro
     let tenant = caller.whole_tenant(TENANTS)?;
     match token::revoke(tenant.engine().store(), tenant.engine().tenant(), id).await? {
         true => Ok(StatusCode::NO_CONTENT),
-        false => Err(ApiError::new(&codes::NO_SUCH_TOKEN, format!("there is no token {id}"))),
+        false => Err(no_such_token(id)),
     }
+}
+
+fn no_such_token(id: &str) -> ApiError {
+    ApiError::new(&codes::NO_SUCH_TOKEN, format!("there is no token {id}"))
 }
 
 async fn audit(caller: ApiCaller, params: Params) -> Result<Json<AuditList>, ApiError> {
