@@ -3,7 +3,7 @@
 use flowline_types::{Tenant, Time};
 use serde::{Deserialize, Serialize};
 
-/// What a token allows. `admin` allows everything but `on_behalf`; the others stand for themselves.
+/// What a token allows. `admin` includes all the others except `on_behalf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Scope"))]
@@ -140,7 +140,7 @@ pub struct TokenList {
     pub items: Vec<TokenRow>,
 }
 
-/// Who you are, as your token says.
+/// Who you are, according to your token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Principal"))]
 pub struct Whoami {
@@ -180,7 +180,7 @@ pub struct AuditEntry {
     /// HTTP status of the response. 0 while the request is being carried out, and if the server died before it was done.
     #[cfg_attr(feature = "schema", schemars(with = "u32"))]
     pub status: u16,
-    /// Id of the token. Missing if the server requires none, and from entries of older builds.
+    /// Id of the token. Absent if the server doesn't require tokens, and in entries written by older builds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_id: Option<String>,
     /// Address that the request came from.
@@ -189,7 +189,7 @@ pub struct AuditEntry {
     /// Path of the route, with the names of its parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// What was asked for: flow, action, filter, scopes and the like, without payloads.
+    /// Details of the request, such as flow, action, filter or scopes, without payloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",

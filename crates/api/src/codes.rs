@@ -90,8 +90,8 @@ codes! {
         "This `lockToken` doesn't hold the lock: it was released, or it expired before it was extended, and someone else may hold it now. Stop the work that it protects, and acquire it again.";
     TOO_LARGE = 413 "too-large" "The request is too large"
         "The body, or a value in it, is larger than allowed. `detail` has the numbers.";
-    LOG_FULL = 413 "log-full" "The attempt can't log more"
-        "The attempt has logged as much as `max-log` allows, or its run as much as `max-run-log` does. Nothing of the request was written. The worker still holds the attempt: go on without log lines. Lines with state, and one short log line that says where the log stops, are still accepted.";
+    LOG_FULL = 413 "log-full" "The attempt has reached its log limit"
+        "The attempt has logged as much as `max-log` allows, or its run as much as `max-run-log` does. Nothing in the request was written. The worker still holds the attempt: continue without log lines. Lines with state, and one short log line that says where the log stops, are still accepted.";
     UNSUPPORTED_MEDIA_TYPE = 415 "unsupported-media-type" "Unsupported media type"
         "Send `Content-Type: application/json`, or another type that the OpenAPI document lists for the route.";
     TOO_MANY = 429 "too-many-requests" "Too many requests at once"

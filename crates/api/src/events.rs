@@ -111,14 +111,14 @@ pub struct ReceiptView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["wrong_state", "guard", "forbidden", "expression", "too_costly", "ended", "action_failed"])))]
     pub code: Option<String>,
-    /// Events that the state which rejected it accepts.
+    /// For a rejected event: the events that the state accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts: Option<Vec<String>>,
     pub received_at: Time,
     /// When its turn came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When the machine had handled it.
+    /// When the machine finished handling it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -106,13 +106,13 @@ pub struct FlowList {
 pub struct FlowView {
     #[serde(flatten)]
     pub definition: StoredDefinition,
-    /// What it defines. In the list of flows.
+    /// Whether it's a flow or a machine; only in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<DefinitionKind>,
-    /// Runs of the flow by status. In the list of flows.
+    /// Runs of the flow by status; only in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<BTreeMap<Status, u64>>,
-    /// Whether the flow is retired: no new runs start. In the list of flows.
+    /// Whether the flow is retired, so that no new runs start; only in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired: Option<bool>,
     /// Steps that this server can't run; another instance on the same store may.

@@ -39,8 +39,8 @@ pub struct AcquireLockRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1_000, max = 86_400_000), extend("x-default" = 30_000)))]
     pub ttl_ms: Option<u64>,
-    /// The holder's secret, needed to extend and release the lock. The server makes one if you don't; with your own, the
-    /// request can be repeated.
+    /// The holder's secret, needed to extend and release the lock. The server generates one if you leave it
+    /// out; with your own, the request is safe to repeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(regex(pattern = LOCK_TOKEN)))]
     pub lock_token: Option<String>,

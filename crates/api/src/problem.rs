@@ -20,7 +20,7 @@ pub struct ProblemDetails {
     /// Stable code for programs.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::codes::names())))]
     pub code: String,
-    /// Where in the request.
+    /// Which parts of the request are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<ProblemPlace>,
     #[serde(skip_serializing_if = "Option::is_none")]

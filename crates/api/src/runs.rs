@@ -44,7 +44,7 @@ pub struct RunStart {
     pub version: Option<String>,
 }
 
-/// A stretch of time as requests write it: `500ms`, `30s`, `1h30m`.
+/// A duration: `500ms`, `30s`, `1h30m`.
 #[cfg(feature = "schema")]
 #[derive(schemars::JsonSchema)]
 #[schemars(transparent, extend("pattern" = DURATION, "examples" = ["30s"]))]
@@ -129,7 +129,7 @@ pub struct BatchStarted {
     pub items: Vec<BatchOutcome>,
 }
 
-/// What became of one run of a batch.
+/// The outcome for one run of a batch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -376,7 +376,7 @@ pub enum BulkAction {
     Delete,
 }
 
-/// Runs have to match all of these.
+/// Only runs that match all of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "BulkFilter"))]

@@ -33,7 +33,7 @@ pub struct Summary {
     pub retries: u64,
 }
 
-/// The same of one flow.
+/// The same figures for one flow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -45,7 +45,7 @@ pub struct FlowSummary {
     pub by_state: BTreeMap<Arc<str>, u64>,
 }
 
-/// The same of a stretch of time.
+/// The same figures for one time bucket.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -135,7 +135,7 @@ pub struct LeaseState {
     pub state: Beat,
 }
 
-/// What became of an attempt that a worker believes to hold.
+/// Whether the worker still holds the attempt and, if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -157,7 +157,7 @@ pub enum Beat {
 pub struct CompleteRequest {
     #[cfg_attr(feature = "schema", schemars(length(max = OUTCOMES)))]
     pub outcomes: Vec<AttemptOutcome>,
-    /// Asks for the next jobs in the same answer. It doesn't wait for any.
+    /// Also claims the next jobs, without waiting for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimRequest>,
 }
@@ -233,7 +233,7 @@ pub enum RetryAdvice {
 pub struct CompleteAnswer {
     /// In the order of the request.
     pub results: Vec<ReportResult>,
-    /// What was claimed along with it.
+    /// Jobs claimed by the same request.
     pub jobs: Vec<Assignment>,
     pub times: Times,
 }

@@ -17,7 +17,7 @@ pub enum ClientError {
     #[error("can't reach {server}: {problem}")]
     Unconnected { server: String, problem: String },
     /// No answer: the server may or may not have done it.
-    #[error("the connection to {server} broke: {problem}")]
+    #[error("the connection to {server} was lost: {problem}")]
     Unreachable { server: String, problem: String },
     #[error("{server} didn't answer within {0}", flowline_types::time::show_duration(*.within))]
     Late { server: String, within: Duration },

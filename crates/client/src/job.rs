@@ -245,7 +245,7 @@ impl Said {
         if std::mem::replace(&mut self.full, true) {
             return;
         }
-        let message = format!("the log is cut here, later lines are discarded: {why}");
+        let message = format!("the log is truncated here, and later lines are discarded: {why}");
         let note = Map::from_iter([
             ("level".to_owned(), Value::from("warn")),
             ("message".to_owned(), Value::from(message)),

@@ -167,12 +167,12 @@ impl ReportDigests {
         }
         let (mut digests, mut step) = (ReportDigests::default(), Arc::<str>::from(""));
         while bytes.peek().is_some() {
-            let mut next = || bytes.next().ok_or(DecodeError("its reports end early"));
+            let mut next = || bytes.next().ok_or(DecodeError("its reports are truncated"));
             let length = get(&mut next)?;
             let name = (0..length).map(|_| next()).collect::<Result<Vec<u8>, _>>()?;
             if !name.is_empty() {
                 let name =
-                    String::from_utf8(name).map_err(|_| DecodeError("the name of a step is no text"))?;
+                    String::from_utf8(name).map_err(|_| DecodeError("the name of a step isn't UTF-8"))?;
                 step = name.into();
             }
             let of = AttemptOf { step: step.clone(), attempt: get(&mut next)? };
@@ -187,7 +187,7 @@ impl ReportDigests {
                         known.push(ReportDigest::Unreported);
                         continue;
                     }
-                    _ => return Err(DecodeError("a report is of an unknown kind")),
+                    _ => return Err(DecodeError("a report has an unknown kind")),
                 };
                 let mut bytes = [0; BYTES];
                 for byte in &mut bytes {

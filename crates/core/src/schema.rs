@@ -135,7 +135,7 @@ impl Schema {
             return match validator.is_valid(&value) {
                 true => Ok(()),
                 false => Err(SchemaError::Breach(
-                    "/: the value doesn't match, and is too large to say where".into(),
+                    "/: the value doesn't match, and checking where would take too long".into(),
                 )),
             };
         }

@@ -378,7 +378,7 @@ impl View<'_> {
                 )
             }
             Status::Waiting => {
-                "waiting, but for nothing that's known; check with `flowline verify`".to_owned()
+                "waiting, but it isn't clear for what; check with `flowline verify`".to_owned()
             }
             Status::Running if !in_state("running").is_empty() => format!("running {}", in_state("running")),
             Status::Running if !in_state("queued").is_empty() => {

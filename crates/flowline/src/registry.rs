@@ -155,7 +155,7 @@ pub async fn activate(
         }
         [] => Err(EngineError::NoSuchVersion { flow: flow.to_owned(), hash: hash.to_owned() }),
         _ => Err(EngineError::Invalid(format!(
-            "{} versions of flow {flow:?} start with {hash}; give more of the hash",
+            "{} versions of flow {flow:?} start with {hash}; use more characters of the hash",
             found.len()
         ))),
     }

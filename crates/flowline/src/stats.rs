@@ -65,7 +65,7 @@ impl Tally {
 }
 
 /// What is wrong with a bucket that holds no time.
-pub const NO_WIDTH: &str = "a time bucket is 1ms wide or wider";
+pub const NO_WIDTH: &str = "a time bucket must be at least 1ms wide";
 
 /// Counts. Cost is linear in the runs that the question covers.
 ///
@@ -109,7 +109,7 @@ pub async fn stats(store: &dyn Store, question: &Question) -> Result<Stats, Stor
             flows.entry(row.flow_name.clone()).or_default().add(row);
             buckets.entry(row.created_at.millis().div_euclid(width)).or_default().add(row);
             if buckets.len() > BUCKETS {
-                let text = format!("more than {BUCKETS} time buckets; choose wider ones or a shorter time");
+                let text = format!("more than {BUCKETS} time buckets; choose wider ones or a shorter period");
                 return Err(StoreError::Invalid(text));
             }
             match (question.steps, total.summary.runs > STEP_RUNS) {

@@ -87,7 +87,7 @@ impl Step {
         let call = |planned: &PlanStep, given: &Given<'_>, budget: &Budget| {
             planned.call.as_ref().map(|call| call.render(given, budget))
         };
-        let missing = || StepError::fatal("the step makes no call").code("template");
+        let missing = || StepError::fatal("the step has no `start` or `send`").code("template");
         self.rendered(input, call).await.ok_or_else(missing)?.map_err(unrendered)
     }
 

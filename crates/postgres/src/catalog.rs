@@ -297,7 +297,8 @@ pub(crate) async fn check(session: &Session, target: &ServerTarget) -> Result<He
             "an acknowledged commit survives only a crash of the server process (fsync=off)".to_owned()
         }
         "off" => {
-            "a crash of the server may lose the last commits, but never a part of one (synchronous_commit=off)".to_owned()
+            "a crash of the server may lose the last commits, but never part of one (synchronous_commit=off)"
+                .to_owned()
         }
         word => format!(
             "an acknowledged commit survives a crash of the server's machine (synchronous_commit={word})"

@@ -235,7 +235,7 @@ async fn lease(
             lane: names
                 .get(&lane)
                 .cloned()
-                .ok_or_else(|| PgFault::damaged("a lane that was not asked for"))?,
+                .ok_or_else(|| PgFault::damaged("a lane that wasn't requested"))?,
             due: Time::from_millis(row.try_get(8)?),
             token: code::token(row.try_get(7)?)?,
             expires,

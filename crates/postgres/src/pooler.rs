@@ -34,9 +34,8 @@ pub(crate) async fn refuse(one: &Session, other: &Session, target: &ServerTarget
 
 /// What is wrong, and what to do about it.
 pub(crate) fn words() -> String {
-    "a proxy in between hands every transaction to another server connection (PgBouncer in transaction mode, or a pooler like \
-     it), but Flowline needs its own connections; give its database `pool_mode = session`, or name the server's own address \
-     in the store URL"
+    "a connection pooler in transaction mode (such as PgBouncer) is in between, but Flowline needs to keep its sessions; set \
+     `pool_mode = session` for its database, or name the server's own address in the store URL"
         .to_owned()
 }
 

@@ -5,7 +5,7 @@ use redis::Value;
 
 /// An answer of another shape than this store asked for.
 pub(crate) fn strange(value: &Value) -> StoreError {
-    StoreError::Damaged(format!("an answer of an unexpected shape: {value:?}").chars().take(300).collect())
+    StoreError::Damaged(format!("an unexpected reply: {value:?}").chars().take(300).collect())
 }
 
 pub(crate) fn list(value: Value) -> Result<Vec<Value>, StoreError> {

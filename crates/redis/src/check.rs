@@ -193,7 +193,7 @@ impl RedisStore {
 fn durability(saved: bool, fsync: Option<&str>) -> &'static str {
     match (saved, fsync) {
         (false, _) => {
-            "an acknowledged commit survives as long as the server runs; after a restart, only what its last snapshot has"
+            "an acknowledged commit survives only while the server runs; a restart goes back to the last snapshot"
         }
         (true, Some("always")) => {
             "an acknowledged commit survives a crash of the server's machine (appendfsync always); a failover to a \

@@ -355,7 +355,7 @@ pub(crate) fn read(
             }
         }
         _ => {
-            let unasked = || StoreError::Damaged(format!("a commit was answered with {answer:?}"));
+            let unasked = || StoreError::Damaged(format!("an unexpected reply to a commit: {answer:?}"));
             let (committed, known) = landing.ok_or_else(unasked)?.landed(answer, now)?;
             return Ok(CommitAnswer::Landed(committed, known));
         }

@@ -57,7 +57,7 @@ pub(crate) fn read(run: &RunKey, value: Value) -> Result<Option<Row>, StoreError
     };
     let (trimmed, retain) = match kept.split_once(':') {
         Some((trimmed, own)) => {
-            (trimmed, Some(Retain::from_code(own).ok_or_else(|| damaged("how long it is kept"))?))
+            (trimmed, Some(Retain::from_code(own).ok_or_else(|| damaged("its retention"))?))
         }
         None => (kept, None),
     };
@@ -102,7 +102,7 @@ pub(crate) fn snapshot(run: &RunKey, row: Value, start: Value) -> Result<Option<
     let Some(said) = maybe_text(start)? else { return Ok(None) };
     let mut said = said.splitn(3, ' ');
     let (Some(created), Some(_), Some(start)) = (said.next(), said.next(), said.next()) else {
-        return Err(damaged(run, "what was said at its start"));
+        return Err(damaged(run, "its start"));
     };
     let start: StoredStart = serde_json::from_str(start).map_err(|error| damaged(run, &error.to_string()))?;
     let created_at = Time::from_millis(number(created)?);

@@ -30,7 +30,7 @@ pub struct ServerConfig {
     pub door: Door,
     /// Origins whose web pages may use the API.
     pub origins: Origins,
-    /// How long without progress before the metrics count a run as stuck.
+    /// Time without progress after which the metrics count a run as stuck.
     pub stuck_after: Duration,
     pub export: Option<Export>,
     pub tls: Option<TlsAcceptor>,

@@ -322,7 +322,7 @@ impl SimulatedClient {
         inner.tell(
             || "client".to_owned(),
             || match told {
-                Told::No(error) => format!("{act:?} is refused: {error}"),
+                Told::No(error) => format!("{act:?} was refused: {error}"),
                 _ => format!("{act:?}: {outcome:?}"),
             },
         );

@@ -36,7 +36,7 @@ fn seeds(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--seeds" => count = number,
             "--from" => from = number,
             "--seed" => return Ok(Asked::One(number)),
-            other => return Err(format!("{other:?} is not known")),
+            other => return Err(format!("unknown argument {other:?}")),
         }
     }
     Ok(Asked::Many { from, count })

@@ -15,10 +15,10 @@ pub(crate) fn fate(fate: CallFate, what: &str) -> String {
     match fate {
         CallFate::Fine => format!("{what}: arrives"),
         CallFate::Lost => format!("FAULT {what}: the request is lost"),
-        CallFate::AnswerLost => format!("FAULT {what}: is carried out, and its answer is lost"),
-        CallFate::Refused => format!("FAULT {what}: the store cannot write"),
+        CallFate::AnswerLost => format!("FAULT {what}: carried out, but its reply is lost"),
+        CallFate::Refused => format!("FAULT {what}: the store can't write"),
         CallFate::Doubled(later) => format!("FAULT {what}: arrives again after {later:?}"),
-        CallFate::Repeated => format!("FAULT {what}: is carried out twice; the second answer counts"),
+        CallFate::Repeated => format!("FAULT {what}: carried out twice; the second reply counts"),
     }
 }
 

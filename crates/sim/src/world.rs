@@ -222,7 +222,7 @@ impl World {
                 break;
             }
             if at > self.horizon {
-                let message = "the world does not come to rest".to_owned();
+                let message = "the world never becomes quiet".to_owned();
                 let restless = self.violation(None, Invariant::I11, message);
                 self.shared.lock().violations.extend(restless);
                 break;
@@ -290,7 +290,7 @@ impl World {
                 violations.extend(self.violation(
                     Some(key),
                     Invariant::I5,
-                    format!("not as the model: {message}"),
+                    format!("differs from the model: {message}"),
                 ));
             }
         }

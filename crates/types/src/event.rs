@@ -17,7 +17,7 @@ use crate::words;
 pub const EVENT_VERSION: u32 = 1;
 
 words! {
-    /// What happened. The text form is the contract; the order is not.
+    /// What happened. The names are stable; their order isn't.
     #[non_exhaustive]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     pub enum EventType {

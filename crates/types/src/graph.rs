@@ -54,28 +54,28 @@ pub enum NodeKind {
 pub struct GraphEdge {
     pub from: String,
     pub to: String,
-    /// The event waited for; none for `step:NAME`. Of a machine, the event that leads here.
+    /// In a flow: the event waited for; absent for `step:NAME`. In a machine: the event that leads here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
-    /// Of a flow.
+    /// In a flow: how this event or step is combined with the others that the step waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join: Option<Join>,
-    /// Of a machine: the delay of a timer.
+    /// In a machine: the delay of a timer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Of a machine: the expression that says when a timer fires.
+    /// In a machine: the expression that says when a timer fires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// Of a machine: the action whose failure leads here.
+    /// In a machine: the action whose failure leads here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// Of a machine: the transition's condition.
+    /// In a machine: the transition's condition.
     #[serde(rename = "if", default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// Of a machine: who may send the event.
+    /// In a machine: who may send the event.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
-    /// Of a machine: the state is not left.
+    /// In a machine: the transition stays in its state.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stays: bool,
 }

@@ -70,7 +70,7 @@ macro_rules! text_id {
 }
 
 text_id! {
-    /// The isolation boundary; part of every key. `default` where a user names none.
+    /// Isolates its runs from those of other tenants. `default` if none is given.
     Tenant
 }
 text_id! {

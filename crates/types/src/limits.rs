@@ -140,7 +140,7 @@ impl Limits {
             if !(least..=most).contains(&limit.bytes) {
                 let (least, most, bytes) =
                     (format_bytes(least), format_bytes(most), format_bytes(limit.bytes));
-                return Err(format!("{} is {bytes}; set it from {least} to {most}", limit.setting));
+                return Err(format!("{} is {bytes}; it must be {least} to {most}", limit.setting));
             }
         }
         let [payload, join, context] = [self.payload, self.join, self.context].map(format_bytes);
@@ -206,8 +206,8 @@ fn limits_that_no_engine_can_keep_are_refused_with_the_remedy() {
         assert_eq!(right.check(), Ok(()), "{right:?}");
     }
     let refused = |limits: Limits| limits.check().unwrap_err();
-    assert_eq!(refused(Limits { payload: 1000, ..usual }), "max-payload is 1000B; set it from 4KiB to 32MiB");
-    assert!(refused(Limits { join: 65 << 20, ..usual }).starts_with("max-join is 65MiB; set it from"));
+    assert_eq!(refused(Limits { payload: 1000, ..usual }), "max-payload is 1000B; it must be 4KiB to 32MiB");
+    assert!(refused(Limits { join: 65 << 20, ..usual }).starts_with("max-join is 65MiB; it must be"));
     assert!(refused(Limits { context: 0, ..usual }).starts_with("max-context is 0B"));
     assert!(refused(Limits { context: 2 << 20, ..usual }).contains("raise max-payload or lower max-context"));
     let small = refused(Limits { payload: 20 << 20, ..usual });

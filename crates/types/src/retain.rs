@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::time::{format_duration, parse_duration};
 
-/// What `retain` of a definition says, counted from the end of each run. What it leaves out follows the engine's policy.
+/// A definition's own retention, counted from the end of each run. A value that it leaves out follows the engine's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Retain {
     pub events: Option<Duration>,

@@ -10,7 +10,7 @@ use crate::retain::Retain;
 use crate::status::{Priority, Status};
 use crate::time::Time;
 
-/// A run, as its index row has it.
+/// A run, as it appears in lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -46,7 +46,7 @@ pub struct RunRow {
     pub idempotency_key: Option<String>,
     /// The run that it retries.
     pub retry_of: Option<RunId>,
-    /// How long its definition keeps it after its end, if it says so. What it leaves out follows the settings keep-events and
+    /// The definition's own retention, if it has one. A value that it leaves out follows the settings keep-events and
     /// keep-runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retain: Option<Retain>,
@@ -97,7 +97,7 @@ pub struct StoredDefinition {
     pub latest: bool,
 }
 
-/// A queue and what a worker has to be able to run.
+/// Jobs of a queue that need the same kind of worker.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -147,7 +147,7 @@ impl JobKey {
     }
 }
 
-/// A queued or running job. What isn't in its JSON is for stores only, and isn't there when it's read back.
+/// A queued or running job. Fields that aren't in its JSON are for stores only, and are missing when it's read back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Job"))]
@@ -198,8 +198,8 @@ fn unsaid() -> JobKey {
     JobKey::Step(u32::MAX)
 }
 
-/// What moves a job on: a `waiting` one is claimed when it is due, a `held` one waits for its run to be resumed, a
-/// `leased` one is finished by its holder or found by a sweep after it expired.
+/// A `waiting` job is claimed when it's due. A `held` one waits for its run to be resumed. A `leased` one is being worked
+/// on, until its holder reports the outcome or its lease expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -25,7 +25,7 @@ impl Status {
 }
 
 words! {
-    /// Which of the jobs in a lane goes first. The order is the rank: urgent jobs sort last and are claimed first.
+    /// Which of the queued jobs is claimed first: urgent before high, normal and low.
     #[derive(Default)]
     #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
     pub enum Priority {

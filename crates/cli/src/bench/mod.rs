@@ -188,7 +188,7 @@ pub async fn bench(question: &BenchPlan, tell: Arc<AtomicU64>) -> anyhow::Result
 async fn on_disk(question: &BenchPlan, tell: Arc<AtomicU64>) -> anyhow::Result<BenchResult> {
     anyhow::ensure!(
         question.instances == 1,
-        "one engine at a time works on an SQLite file; give several instances a server: --store redis://…"
+        "a SQLite file supports one engine at a time; for several instances, use a server: --store redis://…"
     );
     flowline_sqlite::make_folder(&question.dir)?;
     // Before and after: a disk that others use too is seldom the same twice.

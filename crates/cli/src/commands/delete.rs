@@ -38,7 +38,7 @@ pub async fn run(context: &CommandContext, args: Args) -> Outcome {
     }
     let filter = args.filter.filter(None);
     if filter.is_empty() && !args.all {
-        return Err(CliError::usage("no runs to delete were named").help(
+        return Err(CliError::usage("no runs were selected").help(
             "name a run, or filters such as --flow and --status, or --all for every run that has ended",
         ));
     }

@@ -170,7 +170,7 @@ fn modes(path: &Path, folder: &Path, findings: &mut Findings) {
         false => findings.warn(
             "access",
             format!("other users have access: {}", open.join(", ")),
-            "set the files to mode 0600 and the folder to 0700, or move the store to a folder of its own",
+            "set the files to mode 0600 and the folder to 0700, or move the store to its own folder",
         ),
     }
 }
@@ -308,7 +308,7 @@ async fn examine(context: &CommandContext, place: &StoreUrl, store: &dyn Store, 
         Ok(Some((last, now))) if last.millis() > now.millis() + CLOCK_SLACK_MS => findings.bad(
             "time",
             format!("the last event has the timestamp {last}, ahead of the clock ({now})"),
-            "the clock went backwards; set it right, or delayed work will start late",
+            "the clock went backwards; correct it, or delayed work will start late",
         ),
         Ok(Some((last, _))) => {
             findings.ok("time", format!("the last event of the newest run has the timestamp {last}"))

@@ -16,9 +16,9 @@ use crate::output;
 use crate::signals::Signals;
 
 /// Taking a lock in a file writes to the file, and only one process at a time may do that.
-const FILE_IN_USE: &str = "a SQLite file has one writer at a time, and `locks run` is it while its command runs, whatever the \
-                           lock is called. To take locks side by side, start `flowline serve` on the file and use --server URL, \
-                           or use a Postgres or Redis store";
+const FILE_IN_USE: &str = "a SQLite file has one writer at a time, and `locks run` keeps the file open until its command ends, \
+                           whatever the lock is called. To hold several locks at once, start `flowline serve` on the file and \
+                           use --server URL, or use a Postgres or Redis store";
 
 /// List named locks, acquire or release one, or run a command under one
 ///

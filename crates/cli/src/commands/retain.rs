@@ -9,9 +9,8 @@ use crate::output;
 
 /// Delete ended runs whose retention time has passed
 ///
-/// Counted from the end of each run: first its events go, then the run itself. Runs that have not ended are never
-/// touched. Where a definition has a `retain`, its runs are kept as long as that says. A working engine does this by
-/// itself.
+/// Times count from the end of each run: first its events are deleted, later the run itself. Runs that haven't ended are
+/// never touched. A definition's own `retain` takes precedence. A running engine does this automatically.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flowline retain --events 7d --runs 30d")]
 pub struct Args {

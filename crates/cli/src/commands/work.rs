@@ -31,7 +31,7 @@ const WIDTH: usize = 16;
 
 /// Run the steps of started and interrupted runs
 ///
-/// Works until it gets a signal. With --until-idle it stops once nothing is ready or running, no dead instance holds a job
+/// Keeps working until it gets a signal. With --until-idle it stops once nothing is ready or running, no dead instance holds a job
 /// and no job or timer is due soon. The exit code doesn't depend on how runs end; check that with `flowline runs`.
 #[derive(Debug, clap::Args)]
 #[command(

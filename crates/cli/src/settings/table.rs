@@ -90,7 +90,7 @@ macro_rules! settings {
 settings! {
     /// Store to use: sqlite:PATH, postgres://…, redis://… or memory:
     store: String, STORE, Global, "sqlite:.flowline/flowline.db";
-    /// Use this server instead of a store: http://HOST:PORT. Separate several instances of one store with commas
+    /// Use this server instead of a store: http://HOST:PORT. To name several instances on one store, separate them with commas
     server: Option<String>, SERVER, Global, "", see "#at-a-server";
     /// API token for the server. Prefer FLOWLINE_TOKEN: arguments are visible to other users
     token: Option<String>, TOKEN, Global, "", see "server.md#tokens";
@@ -107,7 +107,7 @@ settings! {
     max_wrong_tokens: usize, COUNT, Serve, "300", see "server.md#tokens";
     /// If the store isn't reachable at startup, wait this long for it, then exit with 3
     store_patience: Duration, DURATION, Unattended, "30s", see "operations.md#starting-before-the-store-is-up";
-    /// How long without progress before the metrics count a run as stuck
+    /// Time without progress after which the metrics count a run as stuck
     stuck_after: Duration, DURATION, Serve, "15m", see "metrics.md#stuck-runs";
     /// Log level: error, warn, info, debug or trace, optionally per module (info,flowline::drive=debug)
     log: Targets, LOG, Serve, "info", see "deploying.md#logs";
@@ -126,7 +126,7 @@ settings! {
     tls_key: Option<PathBuf>, FILE, Serve, "";
     /// Connections to accept at once; others wait
     max_connections: usize, COUNT, Serve, "10000";
-    /// URL under which others reach this server, for callbacks of http steps
+    /// URL at which others can reach this server, for callbacks of http steps
     public_url: Option<String>, PUBLIC_URL, Serve, "",
         usually "the address it listens on", see "http-steps.md#callbacks";
     /// Origins whose web pages may use the API, comma-separated (https://HOST)

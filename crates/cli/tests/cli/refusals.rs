@@ -127,7 +127,7 @@ fn a_time_bucket_without_width_is_refused() {
     let here = Here::new();
     here.start(&["slow.yaml"]);
     for width in ["0s", "0ms"] {
-        here.flowline(&["stats", "--bucket", width]).refused(2, &["1ms wide or wider"]);
+        here.flowline(&["stats", "--bucket", width]).refused(2, &["at least 1ms wide"]);
     }
     assert_eq!(here.flowline(&["stats", "--bucket", "1ms"]).exit, 0);
 }

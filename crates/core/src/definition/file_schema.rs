@@ -97,12 +97,12 @@ fn cleanup() -> Value {
 
 fn retain() -> Value {
     json!({
-        "description": "How long ended runs are kept, counted from their end. What is left out follows the engine's settings keep-events and keep-runs.",
+        "description": "How long ended runs are kept, counted from their end. A value that is left out follows the engine's settings keep-events and keep-runs.",
         "type": "object",
         "minProperties": 1,
         "additionalProperties": false,
         "properties": {
-            "events": { "$ref": "#/$defs/duration", "description": "How long the log is kept. Not longer than `runs`." },
+            "events": { "$ref": "#/$defs/duration", "description": "How long the log is kept. At most as long as `runs`." },
             "runs": { "$ref": "#/$defs/duration", "description": "How long the run itself is kept." }
         },
         "examples": [{ "events": "1d", "runs": "7d" }]

@@ -226,7 +226,7 @@ impl Reader {
 
     fn retain(&mut self, entry: &MapEntry, place: &Place) -> Option<Retain> {
         let NodeValue::Map(map) = &entry.value.value else {
-            let help = "it says how long ended runs are kept: events for the log, runs for all of the run";
+            let help = "it sets how long ended runs are kept: `events` for the log, `runs` for the whole run";
             self.wrong_type(&entry.value, place, "`retain`", "{events: 1d, runs: 7d}", help);
             return None;
         };

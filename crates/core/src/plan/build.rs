@@ -52,7 +52,7 @@ impl Plan {
         if entries.is_empty() && definition.accepts.is_empty() && machine.is_none() {
             return Err(fail(
                 "steps",
-                "no step starts with the run; leave `subscribes` out of one".to_owned(),
+                "no step starts with the run; remove `subscribes` from one".to_owned(),
             ));
         }
         if let Some(place) = too_wide(&steps, &events, &entries) {

@@ -104,7 +104,7 @@ pub fn cut_here(limit: Limit) -> String {
     let whose = if limit.setting == "max-log" { "this attempt" } else { "this run" };
     let bytes = format_bytes(limit.bytes);
     format!(
-        "the log is cut here: {whose} has logged {bytes}, the limit (setting {}); later lines are discarded",
+        "the log is truncated here: {whose} has logged {bytes}, the limit (setting {}); later lines are discarded",
         limit.setting
     )
 }

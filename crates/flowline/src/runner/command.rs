@@ -126,7 +126,7 @@ impl Runner for Command {
             let folder = origin(&origins, &step).await?;
             let definition = step.live.attempt.plan.step_definition(step.live.attempt.step);
             let Run::Command(argv) = &definition.runner else {
-                return Err(StepError::fatal("this step runs no command"));
+                return Err(StepError::fatal("this step has no command"));
             };
             let state = step.live.states().await?;
             let state =
@@ -307,7 +307,7 @@ async fn talk(
     // The first breach of the protocol ends the conversation: the program is dropped, and so killed.
     let (status, heard) = to_the_end(child, conversation).await?;
     if !heard {
-        let text = "the program has ended, but a process that it started still holds its output; what that writes is ignored";
+        let text = "the program has ended, but a process that it started still has its output open; whatever that process writes is ignored";
         listener.log(Level::Warn, text, Default::default()).await?;
     }
     said.outcome(status, &last)

@@ -91,7 +91,7 @@ impl Shared {
             planned.request.as_ref().map(|template| template.render(given, budget))
         });
         let (Run::Http(request), Some(rendered)) = (&definition.runner, rendered.await) else {
-            return Err(StepError::fatal("this step sends no request"));
+            return Err(StepError::fatal("this step has no HTTP request"));
         };
         let rendered = rendered.map_err(unrendered)?;
         drop(input);

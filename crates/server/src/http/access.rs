@@ -343,10 +343,7 @@ async fn identify(
 fn is_meant_for_here(headers: &HeaderMap, let_in: &Origins) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     let refuse = |what: &str| {
-        Err(ApiError::new(
-            &codes::FORBIDDEN,
-            format!("unless it requires tokens, this server refuses requests {what}"),
-        ))
+        Err(ApiError::new(&codes::FORBIDDEN, format!("a server without tokens refuses requests {what}")))
     };
     let host = text(header::HOST).unwrap_or_default();
     if !is_local(host) {

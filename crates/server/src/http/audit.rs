@@ -190,7 +190,6 @@ impl Act {
 
 /// Carries an act to its end, whether or not anybody waits for the answer.
 pub async fn carried_out(act: impl Future<Output = Response> + Send + 'static) -> Response {
-    let lost =
-        |_| ApiError::new(&codes::INTERNAL, "the request was not carried out to its end").into_response();
+    let lost = |_| ApiError::new(&codes::INTERNAL, "the request was interrupted").into_response();
     tokio::spawn(act).await.unwrap_or_else(lost)
 }

@@ -11,7 +11,7 @@ use super::problem::ApiError;
 use super::route::Answer;
 
 /// The other answer of a route with an ETag.
-pub const UNCHANGED: Answer = Answer::empty(304, "`If-None-Match` has the tag of what would be sent.");
+pub const UNCHANGED: Answer = Answer::empty(304, "Unchanged: `If-None-Match` has the current tag.");
 
 /// JSON with its ETag, or 304 if the request has that tag.
 pub fn tagged(headers: &HeaderMap, body: &impl Serialize) -> Result<Response, ApiError> {

@@ -135,7 +135,11 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
         "External events that machines received.",
         &meters.received,
     );
-    page.counter("flowline_events_applied_total", "Events that moved a machine.", &meters.applied);
+    page.counter(
+        "flowline_events_applied_total",
+        "Events that caused a transition of a machine.",
+        &meters.applied,
+    );
     page.counter(
         "flowline_events_rejected_total",
         "Events that a machine rejected when their turn came.",

@@ -100,7 +100,7 @@ impl Api {
         let instance = Arc::new(instance);
         let app = |engine| App::new(engine, instance.clone());
         // unwrap: which routes there are is fixed, and a test has them all
-        let paths = Paths::new().expect("no two routes are in each other's way");
+        let paths = Paths::new().expect("no two routes conflict");
         Api(Arc::new(ApiParts { reads: app(reads), writes: app(engine), paths }))
     }
 

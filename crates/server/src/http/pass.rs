@@ -28,7 +28,7 @@ pub async fn through(app: &App, found: RouteMatch, request: Request<Incoming>) -
     let asked = Asked::of(app, &request);
     let (route, response) = match found {
         _ if !has_one_host(&request) => {
-            let detail = "send one Host header; a request with none or several means something else to each who reads it";
+            let detail = "send exactly one Host header; without one, or with several, proxies and servers may disagree about where the request goes";
             (UNMATCHED, ApiError::new(&codes::BAD_REQUEST, detail).into_response())
         }
         RouteMatch::Route(route, values) => {

@@ -23,7 +23,7 @@ const LOOKED_AT: usize = 2_000;
 
 pub const ROUTES: &[Route] = &[
     Route::get("/v1/queues", RouteAccess::READ, "List the queues", handler!(list))
-        .about("Queues that have jobs or are paused, by name and by what a worker has to be able to run.")
+        .about("Queues that have jobs or are paused, by name, with a row per kind of step.")
         .answers(&[Answer::json::<QueueList>(200, "")]),
     Route::get("/v1/queues/{queue}", RouteAccess::READ, "Show a queue", handler!(show))
         .answers(&[Answer::json::<QueueList>(200, "One row per kind of step in the queue.")])

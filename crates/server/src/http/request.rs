@@ -81,7 +81,7 @@ impl FromRequestParts<App> for Params {
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Params, ApiError> {
         let arrived = parts.extensions.get_mut::<Arrived>();
-        let arrived = arrived.ok_or_else(|| ApiError::new(&codes::INTERNAL, "nobody knows the route"))?;
+        let arrived = arrived.ok_or_else(|| ApiError::new(&codes::INTERNAL, "the route wasn't recorded"))?;
         let declared = arrived.route.query;
         let names = path_parameters(arrived.route.path);
         let path = names
@@ -294,7 +294,7 @@ async fn read_bytes(parts: &Parts, body: Body, app: &App) -> Result<Bytes, ApiEr
     match tokio::time::timeout(BODY_TIME, to_bytes(body, limit)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) if is_length_limit(&error) => Err(too_large()),
-        Ok(Err(error)) => Err(ApiError::new(&codes::BAD_REQUEST, format!("the body broke off: {error}"))),
+        Ok(Err(error)) => Err(ApiError::new(&codes::BAD_REQUEST, format!("the body ended early: {error}"))),
         Err(_) => Err(ApiError::new(&codes::REQUEST_TIMEOUT, "the body took over 30s to arrive")),
     }
 }

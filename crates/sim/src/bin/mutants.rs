@@ -39,14 +39,14 @@ fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--bug" => {
                 asked.bugs.retain(|bug| bug.name() == text);
                 if asked.bugs.is_empty() {
-                    return Err(format!("{text:?} is not planted"));
+                    return Err(format!("there is no planted bug {text:?}"));
                 }
             }
             "--without" => {
                 let invariant = Invariant::parse(&text);
-                asked.without = Some(invariant.ok_or_else(|| format!("{text:?} is not an invariant"))?);
+                asked.without = Some(invariant.ok_or_else(|| format!("{text:?} isn't an invariant"))?);
             }
-            other => return Err(format!("{other:?} is not known")),
+            other => return Err(format!("unknown argument {other:?}")),
         }
     }
     Ok(asked)

@@ -129,10 +129,10 @@ pub(super) fn compare(program: &SimProgram, run: usize, seen: ObservedRun<'_>) -
 }
 
 fn model(program: &SimProgram, run: usize) -> Result<Model<'_>, String> {
-    let version = program.version(run).ok_or_else(|| format!("no start makes run {run}"))?;
+    let version = program.version(run).ok_or_else(|| format!("no start creates run {run}"))?;
     let definition = version.definition();
     let (Some(machine), Some(made)) = (&definition.machine, &version.machine) else {
-        return Err("it is not of a machine".to_owned());
+        return Err("it isn't a run of a machine".to_owned());
     };
     let timers = machine.states.iter().enumerate();
     let timers =
@@ -186,10 +186,10 @@ impl Expected {
         let differs =
             |(key, value): &(&String, &Value)| data.get(key.as_str()).unwrap_or(&Value::Null) != *value;
         if self.kind != event.kind || self.step.as_deref() != event.step_name.as_deref() {
-            return Err(format!("now should come {} {:?} {:?}", self.kind, self.step, self.fields));
+            return Err(format!("expected {} {:?} {:?} here", self.kind, self.step, self.fields));
         }
         match self.fields.iter().find(differs) {
-            Some((key, value)) => Err(format!("{key:?} should be {value}, and is {:?}", data.get(key))),
+            Some((key, value)) => Err(format!("{key:?} should be {value}, but is {:?}", data.get(key))),
             None => Ok(()),
         }
     }
@@ -206,7 +206,7 @@ impl Model<'_> {
 
     fn event(&mut self, event: &Event) -> Result<(), String> {
         if self.ended {
-            return Err("follows the end of the run".to_owned());
+            return Err("comes after the end of the run".to_owned());
         }
         let data = event.data.as_ref().map(|data| data.value()).unwrap_or_default();
         if event.kind == EventType::TimerSet {
@@ -217,7 +217,7 @@ impl Model<'_> {
             return expected.check(event, &data);
         }
         if self.closing && !event.kind.is_terminal() {
-            return Err("events were turned down, and the run has not ended".to_owned());
+            return Err("events were rejected, but the run hasn't ended".to_owned());
         }
         let timer = || data["timer"].as_u64().map(|timer| timer as usize).unwrap_or(usize::MAX);
         match event.kind {
@@ -229,7 +229,7 @@ impl Model<'_> {
             EventType::EventReceived => self.receive(&data),
             EventType::TimerFired => {
                 if !self.armed.remove(&timer()) {
-                    return Err("this timer is not set".to_owned());
+                    return Err("this timer isn't set".to_owned());
                 }
                 self.inbox.push_back(Turn::Timer(timer()));
                 self.advance();
@@ -252,7 +252,7 @@ impl Model<'_> {
             | EventType::StepRetry
             | EventType::StepFailed => self.attempt(event, &data),
             EventType::Log | EventType::State => Ok(()),
-            _ => Err("nothing leads to this".to_owned()),
+            _ => Err("nothing explains this event".to_owned()),
         }
     }
 
@@ -289,7 +289,7 @@ impl Model<'_> {
             return Err(format!("it should have number {number}"));
         }
         if self.letters.values().any(|before| before.id == letter.id) {
-            return Err(format!("{} was taken in before", letter.id));
+            return Err(format!("{} was already accepted", letter.id));
         }
         let sent = self.program.script.ops.iter().any(|timed| match &timed.op {
             ClientOp::Send { run, event, payload, id, sender, .. } => {
@@ -304,15 +304,15 @@ impl Model<'_> {
             return Err(format!("nobody sent {letter:?}"));
         }
         let Some(schema) = self.definition.accepts.get(&letter.name) else {
-            return Err("the machine does not know this event".to_owned());
+            return Err("the machine doesn't have this event".to_owned());
         };
         if schema.is_some() && letter.payload.get("n").is_none() {
-            return Err("its payload is against its schema".to_owned());
+            return Err("its payload doesn't match its schema".to_owned());
         }
         let ways: Vec<_> =
             self.machine.states.iter().filter_map(|state| state.on.get(&letter.name)).flatten().collect();
         if !ways.iter().any(|way| turns::allows(way, &letter.roles)) {
-            return Err("no state would ever hear its sender".to_owned());
+            return Err("no state would ever accept it from its sender".to_owned());
         }
         self.letters.insert(number, letter);
         self.inbox.push_back(Turn::Event(number));
@@ -327,7 +327,7 @@ impl Model<'_> {
         };
         let definition = &self.machine.states[state].after[at];
         if data["reason"] != "missed" || definition.missed == Missed::Fire || !self.armed.remove(&timer) {
-            return Err("nothing takes this timer back".to_owned());
+            return Err("nothing cancels this timer".to_owned());
         }
         if definition.missed == Missed::Restart && matches!(definition.when, When::In(_)) {
             self.arm(timer, None);
@@ -342,7 +342,7 @@ impl Model<'_> {
         if data["code"] != "ended"
             || waiting.first().map(|number| json!(number)).as_ref() != Some(&data["number"])
         {
-            return Err(format!("nothing turns this event down; {waiting:?} wait"));
+            return Err(format!("nothing rejects this event; {waiting:?} are pending"));
         }
         self.turn_all_down();
         self.expected.pop_front();
@@ -361,7 +361,7 @@ impl Model<'_> {
         };
         check_cut_of(self.program, self.run, self.definition, cut)?;
         if !self.waiting_events().is_empty() {
-            return Err("events wait, and were told nothing".to_owned());
+            return Err("the run ended, but pending events weren't rejected".to_owned());
         }
         self.over = Some(Over::Cut { busy: self.current.is_some() });
         self.last = Some(self.stands());
@@ -415,21 +415,21 @@ impl Model<'_> {
     /// Nothing is under way any more.
     fn rest(&self, at_rest: bool) -> Result<(), String> {
         if let Some(expected) = self.expected.front() {
-            return Err(format!("the log ends, and {} should come", expected.kind));
+            return Err(format!("the log ends, but {} should follow", expected.kind));
         }
         if self.closing && !self.ended {
-            return Err("events were turned down, and the run has not ended".to_owned());
+            return Err("events were rejected, but the run hasn't ended".to_owned());
         }
         if self.ended || !at_rest {
             return Ok(());
         }
         let live = self.phases.iter().position(|phase| *phase == Phase::Live);
         match live {
-            _ if self.transition == 0 => Err("the machine has never begun".to_owned()),
+            _ if self.transition == 0 => Err("the machine never started".to_owned()),
             Some(action) => {
-                Err(format!("action {:?} was asked for and never ended", self.definition.steps[action].name))
+                Err(format!("action {:?} was triggered but never ended", self.definition.steps[action].name))
             }
-            None if !self.armed.is_empty() => Err(format!("timers {:?} are set and never came", self.armed)),
+            None if !self.armed.is_empty() => Err(format!("timers {:?} are set but never fired", self.armed)),
             None => Ok(()),
         }
     }

@@ -105,7 +105,7 @@ fn check_start(
     let Some(version) = program.version(run) else { return Ok(()) };
     let flow = version.definition();
     if flow.input.is_some() && observed.input.get("n").is_none() {
-        return Err(format!("the input {} is against its schema", observed.input));
+        return Err(format!("the input {} doesn't match its schema", observed.input));
     }
     let Some(parent) = parent else { return Ok(()) };
     let before = Observed::of(flow, parent)?;
@@ -117,10 +117,10 @@ fn check_start(
     let kept: BTreeSet<&String> = before.completed().filter(|step| !again.contains(*step)).collect();
     let inherited: BTreeSet<&String> = observed.inherited.keys().collect();
     if kept != inherited {
-        return Err(format!("it should inherit {kept:?} and inherits {inherited:?}"));
+        return Err(format!("it should inherit {kept:?}, but inherits {inherited:?}"));
     }
     match before.received.difference(&observed.received).next() {
-        Some(event) => Err(format!("it lacks event {event:?}, which the run that it repeats had received")),
+        Some(event) => Err(format!("it lacks event {event:?}, which the retried run had received")),
         None => Ok(()),
     }
 }
@@ -154,7 +154,7 @@ fn downstream(flow: &Definition, from: &str) -> BTreeSet<String> {
 fn check_cut(program: &SimProgram, run: usize, flow: &Definition, observed: &Observed) -> Result<(), String> {
     observed.cut.map_or(Ok(()), |cut| check_cut_of(program, run, flow, cut))?;
     match observed.received.iter().find(|event| !flow.accepts.contains_key(*event)) {
-        Some(event) => Err(format!("the run took the event {event:?}, which its flow does not accept")),
+        Some(event) => Err(format!("the run accepted the event {event:?}, which its flow doesn't list")),
         None => Ok(()),
     }
 }
@@ -171,7 +171,7 @@ fn check_cut_of(program: &SimProgram, run: usize, flow: &Definition, cut: Cut) -
     };
     match allowed {
         true => Ok(()),
-        false => Err(format!("the run ended ({cut:?}) and nobody asked for that")),
+        false => Err(format!("the run ended ({cut:?}), but nobody requested that")),
     }
 }
 
@@ -191,7 +191,7 @@ fn check_order(flow: &Definition, observed: &Observed) -> Result<(), String> {
             counts_as_done(flow, observed, name) && observed.ended_at(name).is_some_and(|at| at < first)
         };
         if !satisfied(step, &emitted, &done) {
-            return Err(format!("step {:?} shows in event {first}, too early", step.name));
+            return Err(format!("step {:?} appears in event {first}, which is too early", step.name));
         }
     }
     Ok(())
@@ -213,10 +213,10 @@ fn check_end(flow: &Definition, observed: &Observed, at_rest: bool) -> Result<()
         let idle = fate == StepFate::Untriggered
             || (fate == StepFate::Open && !observed.touched.contains(&step.name));
         if fate == StepFate::Open && !idle {
-            return Err(format!("step {:?} was begun and never ended", step.name));
+            return Err(format!("step {:?} was started but never ended", step.name));
         }
         if fate == StepFate::Stopped && !stopping {
-            return Err(format!("step {:?} was skipped by fail_fast, and nothing failed", step.name));
+            return Err(format!("step {:?} was skipped by fail_fast, but nothing failed", step.name));
         }
         if !idle || stopping {
             continue;
@@ -224,7 +224,7 @@ fn check_end(flow: &Definition, observed: &Observed, at_rest: bool) -> Result<()
         let done = |name: &str| counts_as_done(flow, observed, name);
         if satisfied(step, &|event| observed.emitted.contains(event), &done) {
             return Err(format!(
-                "step {:?} was never triggered, though all it waits for is there",
+                "step {:?} was never triggered, although everything it waits for has happened",
                 step.name
             ));
         }
@@ -234,13 +234,15 @@ fn check_end(flow: &Definition, observed: &Observed, at_rest: bool) -> Result<()
         }
     }
     match (observed.status, awaited) {
-        (None, None) => Err("the run hangs: nothing can happen any more, and it has not ended".to_owned()),
-        (Some(_), Some(step)) => Err(format!("the run ended, though step {step:?} could still be triggered")),
+        (None, None) => Err("the run hangs: nothing more can happen, but it hasn't ended".to_owned()),
+        (Some(_), Some(step)) => {
+            Err(format!("the run ended, although step {step:?} could still be triggered"))
+        }
         (Some(Status::Completed), None) if failing.is_some() => {
-            Err(format!("the run completed, though step {:?} failed", failing.map(|step| &step.name)))
+            Err(format!("the run completed, although step {:?} failed", failing.map(|step| &step.name)))
         }
         (Some(Status::Failed), None) if failing.is_none() => {
-            Err("the run failed, and no step did".to_owned())
+            Err("the run failed, but no step did".to_owned())
         }
         _ => Ok(()),
     }

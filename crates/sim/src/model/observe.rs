@@ -49,13 +49,16 @@ impl Observed {
         let mut emits: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for event in log {
             if observed.status.is_some() {
-                return Err(format!("event {} ({}) follows the end of the run", event.seq, event.kind));
+                return Err(format!("event {} ({}) comes after the end of the run", event.seq, event.kind));
             }
             let data = event.data.as_ref().map(|data| data.value()).unwrap_or_default();
             let step = event.step_name.as_deref().unwrap_or_default();
             if event.step_name.is_some() {
                 if flow.step(step).is_none() {
-                    return Err(format!("event {} names step {step:?}, which the flow lacks", event.seq));
+                    return Err(format!(
+                        "event {} names step {step:?}, which the flow doesn't have",
+                        event.seq
+                    ));
                 }
                 observed.touched.insert(step.to_owned());
                 observed.firsts.entry(step.to_owned()).or_insert(event.seq);
@@ -63,7 +66,7 @@ impl Observed {
             if event.kind == EventType::Emit {
                 let name = text(&data, "name").unwrap_or_default();
                 if !observed.emitted.insert(name.clone()) {
-                    return Err(format!("event {}: {name:?} was emitted before", event.seq));
+                    return Err(format!("event {}: {name:?} was already emitted", event.seq));
                 }
                 observed.emits.insert(name.clone(), event.seq);
                 match event.step_name.is_some() {
@@ -146,13 +149,13 @@ impl Observed {
                 Some("condition") => StepFate::Unwanted,
                 Some("fail_fast") => StepFate::Stopped,
                 Some("not_triggered") => StepFate::Untriggered,
-                other => return Err(format!("step {step:?} was skipped for {other:?}")),
+                other => return Err(format!("step {step:?} was skipped because of {other:?}")),
             },
             _ => return Ok(()),
         };
         match self.fates.insert(step.to_owned(), (fate, event.seq)) {
             Some((before, _)) => {
-                Err(format!("event {}: step {step:?} ended twice, {before:?} first", event.seq))
+                Err(format!("event {}: step {step:?} ended twice; it was {before:?} first", event.seq))
             }
             None => Ok(()),
         }

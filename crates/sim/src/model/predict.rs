@@ -110,7 +110,7 @@ impl Prediction {
         }
         let (sure, may) = &self.emitted;
         if let Some(event) = observed.emitted.difference(may).next() {
-            return Err(format!("{event:?} was emitted; nothing should have emitted it"));
+            return Err(format!("{event:?} was emitted, but nothing should have emitted it"));
         }
         if !self.may_stop
             && !under_way
@@ -137,7 +137,9 @@ impl Prediction {
         if fits || inherited {
             return Ok(());
         }
-        Err(format!("the tries of step {step:?} failed with {found:?}; they should with {expected:?}"))
+        Err(format!(
+            "the attempts of step {step:?} failed with {found:?}, but should have failed with {expected:?}"
+        ))
     }
 }
 

@@ -59,7 +59,7 @@ impl World {
                 }
             }
             Mishap::Away(time) => {
-                say(self, None, format!("is away for {time:?}"));
+                say(self, None, format!("is unreachable for {time:?}"));
                 let mut inner = self.shared.lock();
                 inner.weather = Weather::away();
                 let until = inner.now + time;

@@ -272,5 +272,5 @@ impl Writer<'_> {
 }
 
 fn not_in_mind(id: i64) -> Fault {
-    Fault::damaged(&format!("run {id} is not in mind"))
+    Fault::damaged(&format!("run {id} isn't cached"))
 }

@@ -79,7 +79,7 @@ impl Writer<'_> {
         self.recall(id)?;
         let run = self.run(id)?;
         let name = run.key.clone();
-        let mut job = run.jobs.remove(&key).ok_or_else(|| Fault::damaged("a claimed job is not in mind"))?;
+        let mut job = run.jobs.remove(&key).ok_or_else(|| Fault::damaged("a claimed job isn't cached"))?;
         let lease = StoredLease::new(token, &claim.worker, now, claim.ttl);
         let expires = lease.expires;
         job.lease = Some(lease);

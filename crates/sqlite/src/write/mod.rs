@@ -105,7 +105,7 @@ impl WriterThread {
         let thread = thread::Builder::new()
             .name("flowline-sqlite".to_owned())
             .spawn(body)
-            .map_err(|error| StoreError::Unavailable(format!("no thread for the writer: {error}")))?;
+            .map_err(|error| StoreError::Unavailable(format!("can't start the writer thread: {error}")))?;
         opened.recv().unwrap_or_else(|_| Err(gone()))?;
         Ok(WriterThread { asked: Some(asked), thread: Some(thread), trouble })
     }

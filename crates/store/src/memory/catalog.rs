@@ -109,7 +109,7 @@ impl Memory {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             format: 1,
             bytes: None,
-            durability: "nothing survives the end of the process".to_owned(),
+            durability: "everything is lost when the process ends".to_owned(),
             unwritable: None,
             problems: Vec::new(),
         }

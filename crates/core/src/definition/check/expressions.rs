@@ -88,9 +88,9 @@ pub(super) fn judge(text: &str, role: ExpressionUse) -> Verdict {
     };
     if expr.loops() > EXPRESSION_LOOPS {
         let help = format!(
-            "up to {EXPRESSION_LOOPS} of `all`, `exists`, `map` and the like fit inside each other; compute it in a step instead"
+            "`all`, `exists`, `map` and the like can be nested up to {EXPRESSION_LOOPS} deep; compute it in a step instead"
         );
-        return Err((format!("is too costly: it has {} macros inside each other", expr.loops()), help));
+        return Err((format!("is too costly: it nests {} macros", expr.loops()), help));
     }
     if let Some(unknown) = expr.unknown_variables(role.variables()).first() {
         let help = match suggest::nearest(unknown, role.variables().iter().copied()) {
@@ -108,7 +108,7 @@ pub(super) fn judge(text: &str, role: ExpressionUse) -> Verdict {
 
 /// What is said of an expression that is one too many.
 pub(super) fn too_many() -> (String, String) {
-    let problem = "is one too many: the expressions of this definition take too long to parse together";
+    let problem = "is one too many: together, the expressions of this definition take too long to parse";
     (problem.to_owned(), "split the definition, or compute some of it in steps".to_owned())
 }
 

@@ -33,7 +33,7 @@ impl Parts {
     pub(super) fn http(&mut self, who: &str, request: &HttpRequest, place: &Place) {
         let method = request.method.to_ascii_lowercase();
         if !METHODS.contains(&method.as_str()) || request.method != method.to_ascii_uppercase() {
-            let message = format!("{who} has the HTTP method {:?}", request.method);
+            let message = format!("{who} uses the HTTP method {:?}, which isn't supported", request.method);
             self.error("bad-http", place.clone(), message, "use GET, POST, PUT, PATCH or DELETE");
         }
         self.url(who, request, place.key(&method));
@@ -48,7 +48,7 @@ impl Parts {
         if let Some(name) = &request.secret
             && (name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
         {
-            let message = format!("{name:?} can't be the name of the secret of {who}");
+            let message = format!("{name:?}, the secret of {who}, isn't a valid name");
             let help = "use letters, digits and '_': `secret: STOCK` is read from FLOWLINE_SECRET_STOCK";
             self.error("bad-name", place.key("secret"), message, help);
         }

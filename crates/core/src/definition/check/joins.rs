@@ -146,7 +146,7 @@ impl<'a> Joins<'a> {
         let (message, help) = match cause.how {
             How::Skipped => (
                 format!(
-                    "step {name:?} joins {part} with other events, but if the `if` of step {by:?} is false, {part} never comes and {name:?} never runs"
+                    "step {name:?} joins {part} with other events, but if the `if` of step {by:?} is false, {part} never happens and {name:?} never runs"
                 ),
                 "add an {any: […]} alternative to the join, or put the same `if` on whatever else it waits for"
                     .to_owned(),

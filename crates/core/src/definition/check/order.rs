@@ -170,7 +170,7 @@ impl<'a> Transition<'a> {
         let place = place_of(definition, action, index);
         let help = format!(
             "`after` orders actions within one group (exit, then the transition's own, then entry); \
-             ask for both in the same group, or remove {before:?} from `after`"
+             list both in the same group, or remove {before:?} from `after`"
         );
         Finding::error("crossed-after", place, message).help(help)
     }

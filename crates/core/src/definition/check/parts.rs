@@ -140,7 +140,7 @@ impl Parts {
 
     fn retain(&mut self, retain: Retain, place: &Place) {
         if retain == Retain::default() {
-            let message = "`retain` says neither how long events are kept nor how long runs are".to_owned();
+            let message = "`retain` sets neither `events` nor `runs`".to_owned();
             self.error("empty-retain", place.clone(), message, "write {events: 1d, runs: 7d}, or remove it");
         }
         for (key, kept) in [("events", retain.events), ("runs", retain.runs)] {
@@ -148,7 +148,7 @@ impl Parts {
             self.whole_milliseconds("`retain`", kept, at.clone());
             if kept.is_zero() {
                 let message =
-                    format!("`{key}` of `retain` is zero: they would be gone as soon as a run ends");
+                    format!("`{key}` of `retain` is zero, so they'd be deleted as soon as a run ends");
                 let help = "give a duration such as 1d, or remove it to follow the engine's setting";
                 self.error("zero-duration", at, message, help);
             } else if kept > limits::RETAIN {
@@ -162,7 +162,7 @@ impl Parts {
         if let Retain { events: Some(events), runs: Some(runs) } = retain
             && events > runs
         {
-            let message = "`retain` keeps events longer than the runs that they belong to".to_owned();
+            let message = "`retain` keeps events longer than the runs they belong to".to_owned();
             let help = "keep runs for at least as long as their events";
             self.error("retain-order", place.key("events"), message, help);
         }
@@ -287,7 +287,8 @@ impl Parts {
     /// Only code can ask for less than a millisecond; the file format, and so the stored definition, cannot say it.
     pub(super) fn whole_milliseconds(&mut self, who: &str, duration: Duration, place: Place) {
         if !duration.subsec_nanos().is_multiple_of(1_000_000) {
-            let message = format!("{who} has a duration of {duration:?}");
+            let message =
+                format!("{who} has a duration of {duration:?}, which isn't a whole number of milliseconds");
             self.error("bad-duration", place, message, "use whole milliseconds");
         }
     }

@@ -135,7 +135,7 @@ impl FromStr for Allow {
             }
         }
         if allow == Allow::default() {
-            return Err(format!("{text:?} allows nothing; write none, private or a list"));
+            return Err(format!("{text:?} is an empty list; write none, private or a list"));
         }
         Ok(allow)
     }

@@ -63,7 +63,7 @@ fn result(answer: &StepResponse, target: &HttpTarget, limit: Limit) -> Result<Js
         None => Json::parse(text).unwrap_or_else(|_| json::string(text)),
         Some(_) => json::string(text),
     };
-    let limited = json.within("the answer, as JSON,", limit);
+    let limited = json.within("the response, as JSON,", limit);
     limited.map_err(|error| StepError::fatal(error).code("too_large"))
 }
 

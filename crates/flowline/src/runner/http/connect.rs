@@ -101,7 +101,7 @@ impl Connector {
             return Ok(Box::new(tcp));
         }
         let name = ServerName::try_from(target.host.clone())
-            .map_err(|_| failed(target, "this name can't have a certificate"))?;
+            .map_err(|_| failed(target, "this isn't a name that a TLS certificate can have"))?;
         let tls = TlsConnector::from(self.tls(target)?).connect(name, tcp).await;
         Ok(Box::new(tls.map_err(|error| failed(target, &format!("TLS: {error}")))?))
     }

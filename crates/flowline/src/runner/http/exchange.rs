@@ -96,5 +96,5 @@ pub(super) fn means_later(status: StatusCode, request: &HttpRequest) -> bool {
 
 fn lost(error: &hyper::Error, target: &HttpTarget) -> StepError {
     let why = with_causes(error);
-    StepError::new(format!("the connection to {target} broke: {why}")).code("connection_lost")
+    StepError::new(format!("the connection to {target} was lost: {why}")).code("connection_lost")
 }

@@ -68,10 +68,10 @@ impl Model<'_> {
 
     /// What a run that repeats this one begins with; none where it begins anew. An error where it may not be repeated.
     pub(super) fn legacy(&self) -> Result<Option<Legacy>, String> {
-        let Some(over) = self.over else { return Err("it repeats a run that has not ended".to_owned()) };
+        let Some(over) = self.over else { return Err("it retries a run that hasn't ended".to_owned()) };
         let root = || self.root.clone();
         let (stood, by) = match over {
-            Over::Final => return Err("it repeats a run in which nothing failed".to_owned()),
+            Over::Final => return Err("it retries a run in which nothing failed".to_owned()),
             Over::Timer(timer) => (self.stands(), Some(Turn::Timer(timer))),
             _ if self.transition == 0 => return Ok(None),
             Over::Cut { busy: false } => (self.last.clone().unwrap_or_else(|| self.stands()), None),

@@ -62,9 +62,7 @@ impl Model<'_> {
                 outcome.get(key.as_str()).unwrap_or(&Value::Null) != *value
             };
             if receipt.status != became.status || expected.iter().any(|field| differs(&field)) {
-                return Err(format!(
-                    "event {number} should have become {became:?}; its receipt says {receipt:?}"
-                ));
+                return Err(format!("event {number} should be {became:?}, but its receipt says {receipt:?}"));
             }
         }
         match receipts.len() == self.letters.len() {
