@@ -48,7 +48,7 @@ export async function request<T>(method: string, url: string, body?: unknown, si
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Problem(0, "unreachable", "The server doesn't answer", "Check that it's running; this page tries again by itself.");
+    throw new Problem(0, "unreachable", "The server isn't responding", "Check that it's running; this page keeps retrying.");
   }
   const text = await response.text();
   const json = (response.headers.get("content-type") ?? "").includes("json");

@@ -126,7 +126,7 @@ test("dead letters are retried from their queue, and the count falls", async () 
   assert.ok(dead > 0);
   const page = await visit(browser, server, "/ui/queues/default");
   await page.getByRole("button", { name: "Retry all as new runs" }).click();
-  await see(page, /started again/);
+  await see(page, /runs? retried/);
 });
 
 test("numbers are shown and copied as they were sent", async () => {

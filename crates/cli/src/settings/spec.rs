@@ -157,7 +157,7 @@ mod tests {
         }
         assert!(
             std::env::var_os("FLOWLINE_WRITE").is_some(),
-            "the settings in docs/cli.md are out of date; write them anew with FLOWLINE_WRITE=1 cargo test -p flowline-cli the_docs_list"
+            "the settings in docs/cli.md are out of date; regenerate them with FLOWLINE_WRITE=1 cargo test -p flowline-cli the_docs_list"
         );
         let from = page.find("| flag | environment |").expect("a table of settings");
         let until = from + page[from..].find("\n\n").expect("something after it") + 1;

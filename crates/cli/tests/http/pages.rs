@@ -19,7 +19,7 @@ fn the_committed_openapi_document_is_the_one_that_is_served() {
     let committed = std::fs::read_to_string(COMMITTED).unwrap_or_default();
     assert!(
         committed == text,
-        "docs/openapi.json is out of date; write it anew with FLOWLINE_WRITE=1 cargo test -p flowline-cli --test all http::"
+        "docs/openapi.json is out of date; regenerate it with FLOWLINE_WRITE=1 cargo test -p flowline-cli --test all http::"
     );
 }
 
