@@ -98,7 +98,7 @@ pub struct NewSession {
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenRow {
-    /// Id of the token; says nothing about the secret.
+    /// Id of the token; reveals nothing about the secret.
     pub id: String,
     pub tenant: Tenant,
     /// Who the token is for.

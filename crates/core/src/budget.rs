@@ -34,7 +34,7 @@ pub enum TooCostly {
     #[error("too costly: it makes more than {} MiB of values; do this work in a step", BYTES >> 20)]
     Bytes,
     #[error(
-        "too costly: the expressions evaluated at once take more than {TOTAL_STEPS} steps together; simplify them, or do \
+        "too costly: together, the expressions of one decision take more than {TOTAL_STEPS} steps; simplify them, or do \
          this work in a step"
     )]
     Together,

@@ -71,7 +71,7 @@ pub fn check_rotation(rotate: &RotateToken) -> Result<(), (&'static str, String)
 fn check_expires(expires: Option<&str>) -> Result<(), (&'static str, String)> {
     let lasts = expires.map(duration).transpose().map_err(|problem| ("expires", problem))?;
     if lasts.is_some_and(|lasts| lasts.is_zero()) {
-        let wrong = "a token can't expire at once; leave this out for one that never expires";
+        let wrong = "a token can't expire immediately; omit this for a token that never expires";
         return Err(("expires", wrong.to_owned()));
     }
     Ok(())

@@ -172,7 +172,7 @@ fn http() -> Value {
             },
             "callback": {
                 "type": "boolean", "default": false,
-                "description": "A 202 response means that the outcome comes later, at the URL in the header flowline-callback-url."
+                "description": "A 202 response means that the outcome will be reported later, at the URL in the header flowline-callback-url."
             }
         }
     })
@@ -211,9 +211,9 @@ fn send() -> Value {
                 "additionalProperties": false,
                 "required": ["machine", "key", "event"],
                 "properties": {
-                    "machine": { "$ref": "#/$defs/name", "description": "Machine of the run." },
+                    "machine": { "$ref": "#/$defs/name", "description": "The machine whose run gets the event." },
                     "key": { "type": "string", "minLength": 1, "description": "Business key of the run, which is started if it doesn't exist." },
-                    "input": { "description": "Input of the run, if it's started. Default: the step's input." },
+                    "input": { "description": "Input for the run, if it has to be started. Default: the step's input." },
                     "event": event,
                     "payload": payload
                 }

@@ -17,7 +17,7 @@ use super::route::{Answer, Body, BodyLimit, Route, RouteAccess, handler};
 use super::{App, codes};
 
 pub const ROUTES: &[Route] = &[Route::post("/v1/callbacks/{reference}", RouteAccess::Open, "Report the outcome of a step", handler!(settle))
-    .about("Use the URL from the header `flowline-callback-url` of the step's request as it is. The reference in it is the credential: it works once, while the attempt is waiting.")
+    .about("Use the URL from the header `flowline-callback-url` of the step's request, unchanged. The reference in it is the credential: it works once, while the attempt is waiting.")
     .body(Body::of::<Callback>(BodyLimit::Payloads(2)).optional())
     .answers(&[Answer::json::<RunChanged>(200, "Recorded; `changed` is false if it already was.")])
     .problems(&[

@@ -84,7 +84,7 @@ pub const ROUTES: &[Route] = &[
     sending(
         "/v1/runs/{run}/events",
         "Send an event to a run",
-        "The event is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`, unique in the tenant) or an `eventId` (unique in the run), repeating the request does nothing. A machine handles events one at a time; with `wait`, the response comes once it has handled this one. The sender is the token's subject with the token's roles, or, if the server doesn't require tokens, the user in the body. A token with scope `on_behalf` can name another user, with roles that the token has itself.",
+        "The event is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`, unique in the tenant) or an `eventId` (unique in the run), repeating the request does nothing. A machine handles events one at a time; with `wait`, the response is sent once it has handled this one. The sender is the token's subject with the token's roles, or, if the server doesn't require tokens, the user in the body. A token with scope `on_behalf` can name another user, with roles that the token has itself.",
         Body::of::<EventSend>(BodyLimit::Payloads(2)),
         handler!(send),
     ),
@@ -101,12 +101,12 @@ pub const ROUTES: &[Route] = &[
         .answers(&[Answer::json::<ReceiptList>(200, "A page of receipts.")])
         .problems(&[&codes::NO_SUCH_RUN]),
     Route::get("/v1/runs/{run}/receipts/{event}", RouteAccess::READ, "Show the receipt of an event", handler!(one))
-        .about("With `wait`, the response comes once the machine has handled the event, or after that time with the receipt as it is then.")
+        .about("With `wait`, the response is sent once the machine has handled the event, or when the time is up, with the receipt so far.")
         .query(&[WAIT])
         .answers(&[Answer::json::<ReceiptView>(200, "The receipt.")])
         .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_RECEIPT]),
     Route::get("/v1/receipts", RouteAccess::READ, "List the receipts of all runs", handler!(of_tenant))
-        .about("Newest first. A token that's bound to flows gets only the receipts of those flows. With such a token, or with `worker`, a page can have fewer items than `limit`.")
+        .about("Newest first. A token that's bound to flows gets only the receipts of those flows. With a bound token or with `worker`, a page can have fewer items than `limit`.")
         .query(FILTERS)
         .answers(&[Answer::json::<ReceiptList>(200, "A page of receipts.")]),
 ];

@@ -29,7 +29,7 @@ const VERSION: Query = Query::new("version", QueryKind::Text, "Hash of a version
 
 pub const ROUTES: &[Route] = &[
     Route::post("/v1/flows", RouteAccess::OPERATE, "Register a definition", handler!(register))
-        .about("Send JSON, YAML or TOML, as Content-Type says. A version is identified by the hash of its content. Registering one makes it the latest of its flow, even if it was registered before, and brings back a retired flow. `warnings` names steps that this server can't run.")
+        .about("Send JSON, YAML or TOML, with the matching Content-Type. A version is identified by the hash of its content. Registering one makes it the latest of its flow, even if it was registered before, and brings back a retired flow. `warnings` names steps that this server can't run.")
         .body(DEFINITION)
         .answers(&[
             Answer::json::<Registered>(200, "It was registered before, and is now the latest."),

@@ -70,7 +70,7 @@ impl WrongTokens {
         };
         self.limited.fetch_add(1, Ordering::Relaxed);
         let detail = format!(
-            "more than {} wrong tokens a minute came from your address; right ones are still accepted",
+            "your address has sent more than {} wrong tokens in a minute; valid ones are still accepted",
             self.per_minute
         );
         ApiError::new(&codes::TOO_MANY_WRONG_TOKENS, detail).retry_after(wait)
@@ -103,7 +103,7 @@ impl WrongTokens {
         }
         if let Some(wait) = self.wait(allowance.full_at, now) {
             if !std::mem::replace(&mut allowance.told, true) {
-                tracing::warn!(address = %from, "too many wrong tokens; this address gets 429 for more of them");
+                tracing::warn!(address = %from, "too many wrong tokens; refusing more of them from this address with 429");
             }
             return Err(wait);
         }

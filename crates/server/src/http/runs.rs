@@ -26,7 +26,7 @@ pub const STATUSES: &[&str] = &["running", "waiting", "paused", "completed", "fa
 
 pub const ROUTES: &[Route] = &[
     Route::post("/v1/flows/{flow}/runs", RouteAccess::START, "Start a run", handler!(start))
-        .about("The run is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`) the request is safe to repeat: the same key and input return the same run. With `wait`, the response comes when the run has ended, or after that time with the run as it is then. A `traceparent` header (W3C Trace Context) makes the run part of that trace.")
+        .about("The run is stored durably before the response. With an idempotency key (in the body or as `Idempotency-Key`) the request is safe to repeat: the same key and input return the same run. With `wait`, the response is sent when the run has ended, or when the time is up, with the run's current status. A `traceparent` header (W3C Trace Context) makes the run part of that trace.")
         .query(&[WAIT])
         .body(Body::of::<RunStart>(BodyLimit::Payloads(2)).optional())
         .answers(&[

@@ -23,7 +23,7 @@ pub const ROUTES: &[Route] = &[
     Route::post("/v1/work/claim", RouteAccess::WORK, "Claim jobs", handler!(claim))
         .about("Returns at once if there are jobs, otherwise waits for the first. A job is leased for only a few seconds until a heartbeat acknowledges it or its outcome is reported.")
         .body(Body::small::<work::ClaimRequest>())
-        .answers(&[Answer::json::<work::ClaimAnswer>(200, "The jobs; empty if none came in time.")])
+        .answers(&[Answer::json::<work::ClaimAnswer>(200, "The jobs; empty if there were none in time.")])
         .problems(&[&codes::INVALID]),
     Route::post("/v1/work/heartbeat", RouteAccess::WORK, "Extend leases", handler!(heartbeat))
         .about("Acknowledges new leases, extends all of them, and reports which are gone and why.")

@@ -205,7 +205,7 @@ impl Parts {
                     let help = "write the program and its arguments: [./charge.sh, --fast]";
                     self.error("empty-command", at, message, help);
                 } else if let Some(index) = argv.iter().position(|argument| argument.contains('\0')) {
-                    let message = format!("an argument of the command of {who} has a NUL character");
+                    let message = format!("the command of {who} has an argument with a NUL character");
                     let help = "arguments can't contain NUL; remove it";
                     self.error("bad-command", at.index(index), message, help);
                 }

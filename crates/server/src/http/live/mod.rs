@@ -57,7 +57,7 @@ const FROM: Query = Query::new(
 const CURSOR: Query = Query::new(
     "cursor",
     QueryKind::Text,
-    "Id of a message: sends only what came after it. The header `Last-Event-ID` takes precedence.",
+    "Id of a message: sends only what follows it. The header `Last-Event-ID` takes precedence.",
 );
 const STREAM: Answer = Answer::other(
     200,
