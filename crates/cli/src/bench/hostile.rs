@@ -116,9 +116,9 @@ fn token(url: &str, tenant: &str) -> anyhow::Result<String> {
         .args(["token", "create", "--store", url, "--tenant", tenant, "--subject", tenant])
         .args(["--scope", "admin", "--json"])
         .output()?;
-    ensure!(made.status.success(), "no token: {}", String::from_utf8_lossy(&made.stderr));
+    ensure!(made.status.success(), "can't create a token: {}", String::from_utf8_lossy(&made.stderr));
     let made: Value = serde_json::from_slice(&made.stdout)?;
-    Ok(made["token"].as_str().context("a token")?.to_owned())
+    Ok(made["token"].as_str().context("the response has no token")?.to_owned())
 }
 
 /// A server in a process of its own, which ends with this.
@@ -139,7 +139,7 @@ impl BenchServer {
         let mut line = String::new();
         let address = loop {
             line.clear();
-            ensure!(said.read_line(&mut line)? > 0, "the server ended at once");
+            ensure!(said.read_line(&mut line)? > 0, "the server exited immediately");
             if let Some((_, at)) = line.trim().rsplit_once(" on http://")
                 && let Ok(address) = at.parse()
             {
@@ -178,7 +178,10 @@ async fn quiet_runs(address: SocketAddr, token: String, runs: u64) -> anyhow::Re
     let (mut starts, mut completions) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         let began = Instant::now();
-        let run = good(connection.answer(&start).await?)?["runId"].as_str().context("a run")?.to_owned();
+        let run = good(connection.answer(&start).await?)?["runId"]
+            .as_str()
+            .context("the response has no run id")?
+            .to_owned();
         starts.push(began.elapsed().as_secs_f64() * 1e3);
         let result = request("GET", &format!("/v1/runs/{run}/result?wait=30s"), &token, None);
         let result = good(connection.answer(&result).await?)?;

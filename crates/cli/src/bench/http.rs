@@ -288,9 +288,10 @@ impl Connection {
                 bail!("the server closed the connection");
             }
             let Some(head) = self.buffer.windows(4).position(|end| end == b"\r\n\r\n") else { continue };
-            let text = std::str::from_utf8(&self.buffer[..head]).context("can't read the head of a response")?;
+            let text =
+                std::str::from_utf8(&self.buffer[..head]).context("can't read the head of a response")?;
             let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-            let status = status.context("an answer without a status")?;
+            let status = status.context("a response has no status")?;
             let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
             let length = length.map_or(Ok(0), str::parse::<usize>)?;
             let whole = head + 4 + length;

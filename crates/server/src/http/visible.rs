@@ -44,7 +44,8 @@ impl FromRequestParts<App> for ApiCaller {
         let arrived = parts.extensions.get::<Arrived>();
         let act = arrived.and_then(|arrived| arrived.act.clone());
         let principal = arrived.and_then(|arrived| arrived.principal.clone());
-        let principal = principal.ok_or_else(|| ApiError::new(&codes::INTERNAL, "nobody asked who asks"))?;
+        let principal =
+            principal.ok_or_else(|| ApiError::new(&codes::INTERNAL, "the caller wasn't identified"))?;
         let engine = app.unchecked().acting_for(principal.tenant.clone());
         Ok(ApiCaller { principal, act, engine })
     }
