@@ -395,3 +395,19 @@ fn misused(error: &clap::Error) -> ExitCode {
     }
     ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { Exit::Fine as u8 })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_say_what_every_command_does_with_a_server() {
+        let page = include_str!("../../../../docs/cli.md");
+        let section = page.split("\n## ").find(|section| section.starts_with("At a server\n")).unwrap();
+        let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+        for command in Cli::command().get_subcommands().map(|command| command.get_name().to_owned()) {
+            let listed = rows.iter().any(|row| row.contains(&format!("`{command}`")));
+            assert!(listed, "docs/cli.md#at-a-server lacks {command}; does check_reach know it?");
+        }
+    }
+}
