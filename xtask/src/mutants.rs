@@ -20,7 +20,7 @@ pub(crate) struct Mutants {
     /// Hunt this bug alone
     #[arg(long)]
     bug: Option<String>,
-    /// Leave this invariant unchecked (I1 … I20), and see what escapes
+    /// Leave this invariant unchecked (I1, I2 …), and see what escapes
     #[arg(long)]
     without: Option<String>,
     /// For every invariant, the bugs that no other catches
