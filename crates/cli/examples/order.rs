@@ -31,7 +31,7 @@ async fn ship(_: Step, All((charged, reserved)): All<(Charged, Reserved)>) -> Re
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let fulfil = Flow::new("fulfil-order")
+    let fulfil = Flow::new("order")
         .input::<Order>()
         .step("charge", charge)
         .retry(Retry { attempts: 5, ..Retry::default() })
