@@ -41,7 +41,7 @@ use crate::error::ClientError;
 /// How long an answer may take beyond what was asked to wait for: as long as a server works on it.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Parameters of a query by name, as docs/http-api.md and the OpenAPI document list them.
+/// Parameters of a query by name, as docs/openapi.json lists them.
 pub type Parameters<'a> = &'a [(&'a str, &'a str)];
 
 /// A part of a path or a query, whatever is in it.
