@@ -39,7 +39,7 @@ codes! {
     TOKEN_EXPIRED = 401 "token-expired" "The API token has expired"
         "The token was valid, and its time is over; `detail` says since when. Replace tokens before that with `flowline token rotate ID`, or create another with `flowline token create`. A month after it expired, a token gets `unauthorized` like any that's unknown.";
     FORBIDDEN = 403 "forbidden" "The token doesn't allow this"
-        "The token is valid but lacks the scope this needs; `detail` names it. Use another token, or create one with that scope.";
+        "The token is valid but lacks the scope this needs, or is bound to other flows or queues; `detail` says which. Use another token, or create one that allows it.";
     ROLE = 403 "role" "The event requires another role"
         "The machine accepts this event only from certain roles, in any of its states or in its current one; `detail` names them. Send it with a token that has one of these roles. If the server doesn't require tokens, send `roles` in the body.";
     NOT_FOUND = 404 "not-found" "Not found"

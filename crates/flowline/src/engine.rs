@@ -68,6 +68,9 @@ pub enum EngineError {
     /// A remote worker's attempt, or its run, has logged as much as it may. Nothing was written.
     #[error("{0}")]
     LogFull(String),
+    /// A definition that does more than its author is allowed.
+    #[error("{0}")]
+    BeyondBinding(String),
     #[error("{0}")]
     Invalid(String),
     #[error("the engine has stopped")]

@@ -41,6 +41,7 @@
 
 mod aside;
 mod attempt;
+mod author;
 mod config;
 mod drive;
 mod engine;

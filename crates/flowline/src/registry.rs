@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use flowline_core::definition::Definition;
-use flowline_core::{Plan, Tenant};
+use flowline_core::{Binding, Plan, Tenant};
 use flowline_store::job::REMOTE;
 use flowline_store::{Store, StoredDefinition};
 
@@ -36,8 +36,25 @@ impl Engine {
         plan: Arc<Plan>,
         origin: Option<String>,
     ) -> Result<Arc<Plan>, EngineError> {
+        self.register_plan_by(plan, origin, &Binding::default()).await
+    }
+
+    /// Like [`Engine::register_plan`], by an author with this binding. If the definition calls flows or uses
+    /// queues that its author may not, it's refused; what only its runs know is checked when they do it.
+    pub async fn register_plan_by(
+        &self,
+        plan: Arc<Plan>,
+        origin: Option<String>,
+        author: &Binding,
+    ) -> Result<Arc<Plan>, EngineError> {
         let (store, tenant) = (self.store(), self.tenant());
+        if !author.is_unbound() {
+            self.set_author(&plan, author).await?;
+        }
         if !self.put(&plan, origin).await? {
+            if author.is_unbound() {
+                self.forget_author(&plan).await?;
+            }
             let latest = store.latest(tenant, &plan.flow).await?;
             if latest.is_none_or(|latest| latest.hash != plan.hash) {
                 store.set_latest(tenant, &plan.flow, Some(&plan.hash)).await?;
@@ -54,7 +71,9 @@ impl Engine {
         origin: Option<String>,
     ) -> Result<Arc<Plan>, EngineError> {
         let plan = checked(definition)?;
-        self.put(&plan, origin).await?;
+        if !self.put(&plan, origin).await? {
+            self.forget_author(&plan).await?;
+        }
         Ok(plan)
     }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod audit;
+mod authors;
 mod budgets;
 mod contract;
 mod deploy;

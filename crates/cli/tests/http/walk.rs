@@ -232,6 +232,8 @@ fn expected(kind: &Kind, needed: Option<&str>, object: Object, side: Side) -> Ex
         }
         Object::Shared | Object::AllRuns | Object::Claim | Object::Lock => Expected::Through,
         Object::Lease if !kind.sees(object, side) => Expected::Stale,
+        // The definition uses the queue of its side.
+        Object::NewFlow if kind.sees(object, side) && !kind.sees(Object::Queue, side) => Expected::Forbidden,
         _ if !kind.sees(object, side) => Expected::Missing,
         _ => Expected::Through,
     }

@@ -37,12 +37,49 @@ impl Runner for Calls {
         let engine = self.engine(&step);
         Box::pin(async move {
             let (engine, call) = (engine?, step.call(&input).await?);
+            allowed(&engine, &step, &call).await?;
             match call {
                 Call::Start { flow, input } => start(&engine, &step, &flow, input).await,
                 Call::Send { to, event, payload } => send(&engine, &step, to, &event, payload).await,
             }
         })
     }
+}
+
+/// Refuses a call that the author of the definition was not allowed to make. Whether there's a run that it may not reach
+/// doesn't show.
+async fn allowed(engine: &Engine, step: &Step, call: &Call) -> Result<(), StepError> {
+    let author = engine.author_of(&step.live.attempt.plan.hash).await;
+    let author = author.map_err(|error| failed(error.into()))?;
+    if author.is_unbound() {
+        return Ok(());
+    }
+    let (what, reached) = match call {
+        Call::Start { flow, .. } => (format!("flow {flow:?}"), author.allows_flow(flow)),
+        Call::Send { to: Addressee::Machine { machine, .. }, .. } => {
+            (format!("machine {machine:?}"), author.allows_flow(machine))
+        }
+        Call::Send { to: Addressee::Run(run), .. } => {
+            let row = match RunId::new(run) {
+                Ok(id) => engine.row(&engine.key(&id)).await,
+                Err(_) => Err(EngineError::NoSuchRun(run.clone())),
+            };
+            let reached = match row {
+                Ok(row) => author.allows_flow(&row.flow_name),
+                Err(EngineError::NoSuchRun(_)) => false,
+                Err(error) => return Err(failed(error)),
+            };
+            (format!("a run {run}"), reached)
+        }
+    };
+    if reached {
+        return Ok(());
+    }
+    let text = format!(
+        "step {:?} can't reach {what}: this definition was registered with a token that's bound to other flows; register it with one that's bound to that flow too, or isn't bound",
+        step.name()
+    );
+    Err(StepError::fatal(text).code("beyond_binding"))
 }
 
 async fn start(engine: &Engine, step: &Step, flow: &str, input: Json) -> Result<Json, StepError> {

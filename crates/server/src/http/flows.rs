@@ -29,7 +29,7 @@ const VERSION: Query = Query::new("version", QueryKind::Text, "Hash of a version
 
 pub const ROUTES: &[Route] = &[
     Route::post("/v1/flows", RouteAccess::OPERATE, "Register a definition", handler!(register))
-        .about("Send JSON, YAML or TOML, with the matching Content-Type. A version is identified by the hash of its content. Registering one makes it the latest of its flow, even if it was registered before, and brings back a retired flow. `warnings` names steps that this server can't run.")
+        .about("Send JSON, YAML or TOML, with the matching Content-Type. A version is identified by the hash of its content. Registering one makes it the latest of its flow, even if it was registered before, and brings back a retired flow. `warnings` names steps that this server can't run. A token that's bound to flows or queues can only register definitions that stay within its bindings, and no `command` steps.")
         .body(DEFINITION)
         .answers(&[
             Answer::json::<Registered>(200, "It was registered before, and is now the latest."),
@@ -105,8 +105,8 @@ async fn register(caller: ApiCaller, _: Params, body: Text) -> Result<Response, 
     let flow = caller.flow(&flow)?;
     let engine = flow.engine();
     let known = engine.store().definition(engine.tenant(), &plan.hash).await?;
-    let plan =
-        engine.register_plan(plan.into(), known.as_ref().and_then(|known| known.origin.clone())).await?;
+    let origin = known.as_ref().and_then(|known| known.origin.clone());
+    let plan = engine.register_plan_by(plan.into(), origin, &caller.principal.binding).await?;
     let unserved = engine.unserved(&plan);
     warnings.items.extend(unserved.into_iter().map(|unserved| Diagnostic {
         severity: Severity::Warning,

@@ -127,6 +127,7 @@ impl From<EngineError> for ApiError {
             EngineError::Retired(_) => &codes::FLOW_RETIRED,
             EngineError::Refused(refusal) => return refusal.into(),
             EngineError::KeyConflict { .. } => &codes::KEY_CONFLICT,
+            EngineError::BeyondBinding(_) => &codes::FORBIDDEN,
             EngineError::StaleLease(_) => &codes::STALE_LEASE,
             EngineError::LogFull(_) => &codes::LOG_FULL,
             EngineError::Stopped => &codes::STOPPING,

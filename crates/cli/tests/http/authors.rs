@@ -1,0 +1,88 @@
+//! What definitions may do that were registered with a bound token.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::access::token;
+use crate::kit::served::{Reply, Served};
+
+fn ask(served: &Served, token: &str, method: &str, path: &str, body: &Value) -> Reply {
+    let bearer = format!("Bearer {token}");
+    let body = if method == "GET" { String::new() } else { body.to_string() };
+    served.send(method, path, &[("authorization", &bearer), ("content-type", "application/json")], &body)
+}
+
+fn bound(folder: &Path) -> String {
+    token(folder, "default", &["--scope", "admin", "--bind-flow", "f1", "--bind-queue", "q1"])
+}
+
+#[test]
+fn attack_4_a_bound_token_registers_nothing_that_leaves_its_bindings() {
+    let folder = tempfile::tempdir().unwrap();
+    let (admin, bound) = (token(folder.path(), "default", &["--scope", "admin"]), bound(folder.path()));
+    let served = Served::start(folder.path(), &["--auth", "tokens", "--allow-commands"]);
+    let register = |token: &str, step: &Value| {
+        let flow = json!({ "flow": "f1", "steps": { "call": step } });
+        ask(&served, token, "POST", "/v1/flows", &flow)
+    };
+    for (step, named) in [
+        (json!({ "start": { "flow": "f2" } }), "--bind-flow f2"),
+        (json!({ "send": { "machine": "m2", "key": "k", "event": "go" } }), "--bind-flow m2"),
+        (json!({ "worker": "q2" }), "--bind-queue q2"),
+        (json!({ "http": { "get": "https://example.com" }, "queue": "q2" }), "--bind-queue q2"),
+        (json!({ "command": ["id"] }), "isn't bound"),
+    ] {
+        let reply = register(&bound, &step);
+        assert_eq!((reply.status, reply.code().as_str()), (403, "forbidden"), "{step}: {reply:?}");
+        let detail = reply.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("step \"call\"") && detail.contains(named), "{detail}");
+        assert_eq!(register(&admin, &step).status, 201, "{step}");
+    }
+    for step in [
+        json!({ "start": { "flow": "f1" } }),
+        json!({ "send": { "machine": "f1", "key": "k", "event": "go" } }),
+        json!({ "send": { "run": "${input}", "event": "go" } }),
+        json!({ "worker": "q1" }),
+        json!({ "http": { "get": "https://example.com" } }),
+    ] {
+        let reply = register(&bound, &step);
+        assert_eq!(reply.status, 201, "{step}: {reply:?}");
+    }
+}
+
+#[test]
+fn attack_4_a_step_reaches_no_run_that_the_author_of_its_definition_may_not_see() {
+    let folder = tempfile::tempdir().unwrap();
+    let (admin, bound) = (token(folder.path(), "default", &["--scope", "admin"]), bound(folder.path()));
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    let waits = json!({ "flow": "f2", "accepts": { "go": {} }, "steps": { "wait": { "worker": "q2", "subscribes": ["go"] } } });
+    assert_eq!(ask(&served, &admin, "POST", "/v1/flows", &waits).status, 201);
+    let other = ask(&served, &admin, "POST", "/v1/flows/f2/runs", &json!({})).json()["runId"].clone();
+    let calls =
+        json!({ "flow": "f1", "steps": { "call": { "send": { "run": "${input}", "event": "go" } } } });
+    assert_eq!(ask(&served, &bound, "POST", "/v1/flows", &calls).status, 201);
+    let run = |input: &Value| {
+        ask(&served, &bound, "POST", "/v1/flows/f1/runs?wait=30s", &json!({ "input": input })).json()
+    };
+    let error = |input: &Value| {
+        let ended = run(input);
+        assert_eq!(ended["status"], "failed", "{ended}");
+        ended["error"].as_str().unwrap().replace(input.as_str().unwrap(), "RUN")
+    };
+    let (refused, missing) = (error(&other), error(&json!("no-such-run")));
+    assert!(refused.contains("can't reach") && refused.contains("register it with"), "{refused}");
+    assert_eq!(refused, missing, "whether there is such a run doesn't show");
+    let log = |run: &Value| {
+        ask(&served, &admin, "GET", &format!("/v1/runs/{}/events", run.as_str().unwrap()), &json!({})).body
+    };
+    assert!(!log(&other).contains("\"go\""));
+    // Whoever has no bindings gives the same definition leave.
+    assert_eq!(ask(&served, &admin, "POST", "/v1/flows", &calls).status, 200);
+    assert_eq!(run(&other)["status"], "completed");
+    assert!(log(&other).contains("\"go\""));
+    // And a bound author who registers it again takes nothing away.
+    assert_eq!(ask(&served, &bound, "POST", "/v1/flows", &calls).status, 200);
+    let again = ask(&served, &admin, "POST", "/v1/flows/f2/runs", &json!({})).json()["runId"].clone();
+    assert_eq!(run(&again)["status"], "completed");
+}
