@@ -288,6 +288,21 @@ pub async fn sign_in(app: &App, hash: &str, from: Peer) -> Result<(), ApiError> 
     }
 }
 
+/// Writes when tokens were used, for as long as it's polled.
+pub async fn keep_uses(app: &App) {
+    match &app.door {
+        Door::Tokens(remembered) => remembered.uses.keep(app.unchecked().store()).await,
+        Door::Open { .. } => std::future::pending().await,
+    }
+}
+
+/// Writes the last of it.
+pub async fn finish_uses(app: &App) {
+    if let Door::Tokens(remembered) = &app.door {
+        remembered.uses.finish(app.unchecked().store()).await;
+    }
+}
+
 /// Whether a response is an event stream.
 pub fn is_stream(response: &Response) -> bool {
     let kind = response.headers().get(header::CONTENT_TYPE);

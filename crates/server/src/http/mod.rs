@@ -106,19 +106,12 @@ impl Api {
 
     /// Writes when tokens were used, for as long as it's polled.
     pub async fn keep_uses(&self) {
-        let app = &self.0.writes;
-        match &app.door {
-            access::Door::Tokens(remembered) => remembered.uses.keep(app.unchecked().store()).await,
-            access::Door::Open { .. } => std::future::pending().await,
-        }
+        access::keep_uses(&self.0.writes).await
     }
 
     /// The last of it.
     pub async fn finish_uses(&self) {
-        let app = &self.0.writes;
-        if let access::Door::Tokens(remembered) = &app.door {
-            remembered.uses.finish(app.unchecked().store()).await;
-        }
+        access::finish_uses(&self.0.writes).await
     }
 
     /// Answers a request on the threads that serve its route.
