@@ -119,7 +119,7 @@ mod tests {
             let text = std::fs::read_to_string(&manifest);
             assert!(text.is_ok_and(|text| text.contains(&format!("name = \"{name}\""))), "{folder}");
             let known = |used: &&str| CRATES.iter().any(|krate| krate.name == *used);
-            assert!(may_use.iter().all(|used| known(&used)), "{folder} may use {may_use:?}");
+            assert!(may_use.iter().all(known), "{folder} may use {may_use:?}");
         }
     }
 }
