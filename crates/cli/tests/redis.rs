@@ -2,9 +2,15 @@
 //!
 //! Needs the server that `cargo xtask test` starts and names in `FLOWLINE_TEST_REDIS_URL`.
 
+#[allow(dead_code)]
+#[path = "../../redis/tests/place/server.rs"]
+mod server;
+
 use std::process::Command;
 
-use serde_json::Value;
+use crate::kit::place::Here;
+use serde_json::{Value, json};
+use server::Server;
 
 fn url(name: &str) -> String {
     let server = std::env::var("FLOWLINE_TEST_REDIS_URL").expect(
@@ -61,4 +67,28 @@ fn doctor_looks_at_a_server_that_has_no_store_yet() {
 fn who_reads_a_store_that_is_not_there_is_told_so() {
     let (code, said) = flowline(&url("none"), &["runs"]);
     assert_eq!((code, &said["error"]["code"]), (Some(3), &"store-missing".into()), "{said}");
+}
+
+#[test]
+fn runs_that_no_list_has_are_found_by_verify_and_put_back_by_a_repair() {
+    let server = Server::start(&[]);
+    let (here, store) = (Here::new(), server.url());
+    let run = here.start(&["approve.yaml", "--store", &store]);
+    let ask = |exit, words: &[&str]| here.json(exit, &[words, &["--store", &store]].concat());
+    assert_eq!(ask(0, &["verify"])["violations"], json!([]));
+    let damage =
+        "for _, key in ipairs(redis.call('KEYS', '{flowline:0}:by:*')) do redis.call('DEL', key) end";
+    server.ask(&["EVAL", damage, "0"]);
+    assert_eq!(ask(0, &["runs"])["items"], json!([]));
+    let found = ask(1, &["verify"]);
+    assert_eq!(
+        (&found["runs"], found["violations"].as_array().map(Vec::len)),
+        (&1.into(), Some(1)),
+        "{found}"
+    );
+    let message = found["violations"][0]["message"].as_str().unwrap();
+    assert!(message.contains("counter") && message.contains("approve"), "{message}");
+    assert_eq!(ask(0, &["reconcile", "--repair"])["findings"][0]["repaired"], true);
+    assert_eq!(ask(0, &["runs"])["items"][0]["runId"], json!(run));
+    assert_eq!(ask(0, &["verify"])["violations"], json!([]));
 }

@@ -88,22 +88,30 @@ pub(crate) async fn tenants(
 /// Runs by what they are counted under.
 pub(crate) type Recount = BTreeMap<CountKey, u64>;
 
-/// The rows of a tenant, page by page.
-pub(crate) struct Rows(Option<RunQuery>);
+/// The rows of a tenant, page by page, and last of all those that no list has.
+pub(crate) struct Rows {
+    query: Option<RunQuery>,
+    unlisted: Option<Tenant>,
+}
 
 impl Rows {
     pub(crate) fn of(tenant: &Tenant) -> Rows {
-        Rows(Some(RunQuery { limit: PAGE, total: WantTotal::No, ..RunQuery::of(tenant.clone()) }))
+        let query = RunQuery { limit: PAGE, total: WantTotal::No, ..RunQuery::of(tenant.clone()) };
+        Rows { query: Some(query), unlisted: Some(tenant.clone()) }
     }
 
     pub(crate) async fn next(
         &mut self,
         store: &dyn Store,
     ) -> Result<Option<Vec<flowline_store::RunRow>>, StoreError> {
-        let Some(query) = self.0.take() else { return Ok(None) };
-        let page = store.runs(query.clone()).await?;
-        self.0 = page.next.map(|next| RunQuery { cursor: Some(next), ..query });
-        Ok(Some(page.items))
+        if let Some(query) = self.query.take() {
+            let page = store.runs(query.clone()).await?;
+            self.query = page.next.map(|next| RunQuery { cursor: Some(next), ..query });
+            return Ok(Some(page.items));
+        }
+        let Some(tenant) = self.unlisted.take() else { return Ok(None) };
+        let rows = store.unlisted(&tenant).await?;
+        Ok(Some(rows).filter(|rows| !rows.is_empty()))
     }
 }
 

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
-use flowline_core::{RunKey, Status, Time};
+use flowline_core::{RunKey, Status, Tenant, Time};
 use flowline_store::row::{Repair, Retained, Retention};
-use flowline_store::{Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob, StoreError};
+use flowline_store::{
+    Base, Commit, CommitError, Index, JobKey, LeaseUse, NewJob, RunRow, RunStore, StoreError,
+};
 
 use crate::RedisStore;
 use crate::answer::{list, number, score, text, texts};
@@ -225,6 +227,33 @@ impl RedisStore {
                 Ok(())
             }
         }
+    }
+
+    /// Runs whose rows are there, but not in the list of their status.
+    pub(crate) async fn unlisted_runs(&self, tenant: &Tenant) -> Result<Vec<RunRow>, StoreError> {
+        let tenant = names::encode(tenant.as_str());
+        let mut found = BTreeSet::new();
+        for shard in &self.shards {
+            let mut cursor = "0".to_owned();
+            loop {
+                let mut args = ScriptArgs::new();
+                args.text(&tenant).text(&cursor);
+                let mut answer = shard.call(&script::UNLISTED, [&args]).await?;
+                cursor = text(answer.rest.next().unwrap_or_default())?;
+                for run in answer.rest {
+                    found.insert(names::read_run(&text(run)?)?);
+                }
+                if cursor == "0" {
+                    break;
+                }
+            }
+        }
+        let found: Vec<RunKey> = found.into_iter().collect();
+        let mut rows = Vec::with_capacity(found.len());
+        for part in found.chunks(LISTED) {
+            rows.extend(self.load(part).await?.into_iter().flatten().map(|found| found.row));
+        }
+        Ok(rows)
     }
 
     pub(crate) async fn time(&self) -> Result<Time, StoreError> {

@@ -53,5 +53,6 @@ scripts! {
     RESTORE = "lua/restore.lua",
     STATE = "lua/state.lua",
     SWEEP = "lua/sweep.lua",
+    UNLISTED = "lua/unlisted.lua",
     WIPE = "lua/wipe.lua",
 }

@@ -13,8 +13,8 @@ use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
     Health, JobRow, LockProof, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
-    Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, StoreError,
-    StoredDefinition, Swept,
+    Renewal, RunPage, RunQuery, RunRow, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace,
+    StoreError, StoredDefinition, Swept,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -187,6 +187,10 @@ impl RunStore for RedisStore {
 
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError> {
         self.page_of_runs(&query).await
+    }
+
+    async fn unlisted(&self, tenant: &Tenant) -> Result<Vec<RunRow>, StoreError> {
+        self.unlisted_runs(tenant).await
     }
 
     async fn receipts(&self, query: ReceiptQuery) -> Result<ReceiptPage, StoreError> {

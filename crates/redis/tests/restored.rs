@@ -6,7 +6,7 @@ mod dump;
 #[path = "place/server.rs"]
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -210,11 +210,18 @@ async fn a_repair_puts_runs_back_into_their_lists_and_takes_out_what_does_not_be
     let before = (dump(&server, "lists"), listed().await);
     server.ask(&["EVAL", DAMAGE, "0", "lists"]);
     assert_ne!(dump(&server, "lists"), before.0);
+    let unlisted = async || {
+        let found = f.store.unlisted(&Tenant::default()).await.expect("looks");
+        found.into_iter().map(|row| row.run_id.to_string()).collect::<BTreeSet<String>>()
+    };
+    let all = || before.1.iter().map(|row| row.run_id.to_string()).collect();
+    assert_eq!(unlisted().await, all(), "those in a list of another status too");
     let repair = |tenant: &str| Repair::Counters { tenant: given::tenant(tenant) };
     store.repair(repair("nobody")).await.expect("mends");
     assert_eq!(listed().await.len(), 1, "the runs of another tenant are left alone");
     store.repair(repair("default")).await.expect("mends");
     assert_eq!(listed().await, before.1);
+    assert!(unlisted().await.is_empty());
     // The flow still knows a state that runs have left.
     let there = before.0.replace("default/fulfil/draft | ", "");
     for (there, here) in there.split("\n\n").zip(dump(&server, "lists").split("\n\n")) {

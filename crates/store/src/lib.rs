@@ -106,6 +106,12 @@ pub trait RunStore: Send + Sync + 'static {
     /// A page of runs, newest first, with a total. `Invalid` for a state without its flow.
     async fn runs(&self, query: RunQuery) -> Result<RunPage, StoreError>;
 
+    /// The runs of a tenant that [`runs`](RunStore::runs) would never find, because the store's lists were damaged. A store
+    /// that finds runs by their rows has none.
+    async fn unlisted(&self, _tenant: &Tenant) -> Result<Vec<RunRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
     /// Events of many runs from a cursor on: in order per run, and none skipped that commits late. An empty cursor
     /// starts at the oldest event kept; [`FeedFilter::from_now`] at the end.
     async fn feed(&self, filter: FeedFilter, cursor: &str, limit: usize) -> Result<FeedPage, StoreError>;
