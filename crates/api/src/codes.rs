@@ -37,7 +37,7 @@ codes! {
     UNAUTHORIZED = 401 "unauthorized" "An API token is required"
         "This server requires `Authorization: Bearer TOKEN`, and the token is missing, unknown, revoked or expired. Create one with `flowline token create`.";
     TOKEN_EXPIRED = 401 "token-expired" "The API token has expired"
-        "The token was valid, and its time is over; `detail` says since when. Replace tokens before that with `flowline token rotate ID`, or create another with `flowline token create`. A month after it expired, a token gets `unauthorized` like any that's unknown.";
+        "The token was valid but has expired; `detail` says when. Replace tokens before they expire with `flowline token rotate ID`, or create another with `flowline token create`. A month after it expired, a token gets `unauthorized` like any that's unknown.";
     FORBIDDEN = 403 "forbidden" "The token doesn't allow this"
         "The token is valid but lacks the scope this needs, or is bound to other flows or queues; `detail` says which. Use another token, or create one that allows it.";
     ROLE = 403 "role" "The event requires another role"
@@ -97,7 +97,7 @@ codes! {
     TOO_MANY = 429 "too-many-requests" "Too many requests at once"
         "The server is at its limit. Try again after the time in `Retry-After`.";
     TOO_MANY_WRONG_TOKENS = 429 "too-many-wrong-tokens" "Too many wrong tokens from this address"
-        "Your address sent more tokens or sessions that aren't valid than `max-wrong-tokens` allows per minute. Right ones still work, also from this address. Check which client there uses a token that is unknown, revoked or expired, and give it another; then try again after the time in `Retry-After`.";
+        "Your address sent more tokens or sessions that aren't valid than `max-wrong-tokens` allows per minute. Valid ones still work, even from this address. Find the client there that uses an unknown, revoked or expired token, and give it a valid one; then try again after the time in `Retry-After`.";
     INBOX_FULL = 429 "inbox-full" "The run's inbox is full"
         "The machine has too many pending events, because the actions of an earlier one are still running. The event wasn't accepted. Send it again after the time in `Retry-After`.";
     INTERNAL = 500 "internal" "Internal error"

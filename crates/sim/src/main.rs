@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         Ok(Asked::Many { from, count }) => many(from, count),
         Ok(Asked::One(seed)) => one(seed),
         Err(problem) => {
-            eprintln!("{problem}; give --seeds N, --from SEED, or --seed SEED for the story of one");
+            eprintln!("{problem}; use --seeds N, --from SEED, or --seed SEED to see the story of one seed");
             ExitCode::from(2)
         }
     }

@@ -111,7 +111,9 @@ pub async fn run(context: &CommandContext, args: Args) -> Outcome {
 
 fn warn_of_debug() {
     if cfg!(debug_assertions) {
-        output::note("this is a debug build, so its figures mean little; use `cargo run --release -- bench`");
+        output::note(
+            "this is a debug build, so the figures don't mean much; use `cargo run --release -- bench`",
+        );
     }
 }
 
@@ -150,7 +152,7 @@ async fn beside_noise(context: &CommandContext, args: &Args) -> Outcome {
         output::json(&answer)?;
         return Ok(Exit::Fine);
     }
-    output::line(&format!("{} runs alone, {0} beside {} noisy connections", args.runs, answer.connections))?;
+    output::line(&format!("{} runs alone, {0} next to {} noisy connections", args.runs, answer.connections))?;
     let both = |alone: &Latency, beside: &Latency| format!("{:.2} ms / {:.2} ms", alone.p99, beside.p99);
     for (name, value) in [
         ("start, p99", both(&answer.idle.start_ms, &answer.noisy.start_ms)),

@@ -78,7 +78,7 @@ impl Principal {
     pub fn has(&self, scope: TokenScope) -> bool {
         let admin = self.scopes.contains(&TokenScope::Admin);
         match scope {
-            // Tokens and the audit log are of the whole tenant; a bound one could make itself one that is not.
+            // Tokens and the audit log belong to the whole tenant; a bound token could create one that isn't bound.
             TokenScope::Admin => admin && self.binding.is_unbound(),
             // To speak for somebody else is said of a token in so many words.
             TokenScope::OnBehalf => self.scopes.contains(&TokenScope::OnBehalf),
@@ -326,7 +326,7 @@ async fn identify(
                 (None, Some(cookie)) => {
                     let _turn = remembered.wrong.turn(from.0.ip()).await;
                     let found = session::token_of(app.unchecked().store(), method, headers, cookie).await?;
-                    let over = || ApiError::new(&codes::UNAUTHORIZED, "the session is over; sign in again");
+                    let over = || ApiError::new(&codes::UNAUTHORIZED, "the session has ended; sign in again");
                     found.ok_or_else(|| remembered.wrong.count(from.0.ip(), over()))?
                 }
                 (None, None) => {

@@ -91,7 +91,7 @@ pub const ROUTES: &[Route] = &[
     sending(
         "/v1/flows/{flow}/events",
         "Send an event to the run with a business key, starting it if needed",
-        "Like sending an event to a run. An event that no run of the flow could accept doesn't start one.",
+        "Like sending an event to a run. If no run of the flow could accept the event, none is started.",
         Body::of::<StartOrSend>(BodyLimit::Payloads(2)),
         handler!(start_or_send),
     ),

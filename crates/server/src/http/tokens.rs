@@ -29,7 +29,7 @@ pub const ROUTES: &[Route] = &[
         .answers(&[Answer::empty(204, "Revoked.")])
         .problems(&[&codes::NO_SUCH_TOKEN]),
     Route::post("/v1/tokens/{id}/rotate", RouteAccess::ADMIN, "Replace a token", handler!(rotate))
-        .about("Creates a token for the same subject that allows the same. The old one stays valid for `overlap`, so that clients can change over; then it expires. The response is the only place that shows the new secret.")
+        .about("Creates a token for the same subject with the same permissions. The old one stays valid for `overlap`, so that clients can switch over, and then expires. The response is the only place that shows the new secret.")
         .body(Body::small::<RotateToken>().optional())
         .answers(&[Answer::json::<MadeToken>(201, "The new token.")])
         .problems(&[&codes::NO_SUCH_TOKEN, &codes::INVALID]),
@@ -49,7 +49,7 @@ pub const ROUTES: &[Route] = &[
 ];
 
 /// Why no bound token gets to them.
-const TENANTS: &str = "tokens and the audit log are of the whole tenant";
+const TENANTS: &str = "tokens and the audit log belong to the whole tenant";
 
 async fn make(caller: ApiCaller, _: Params, JsonBody(new): JsonBody<NewToken>) -> Result<Response, ApiError> {
     token::check(&new)

@@ -34,7 +34,7 @@ pub const ROUTES: &[Route] = &[
         )])
         .problems(&[&codes::INVALID]),
     Route::post("/v1/work/complete", RouteAccess::WORK, "Report how attempts ended", handler!(complete))
-        .about("Each outcome is committed before the response. Repeating a report changes nothing and returns `applied: false`, as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the response is 200, and each result has its own status; with one, a refusal is the response itself.")
+        .about("Each outcome is committed before the response. Repeating a report changes nothing and returns `applied: false`, as long as the run is kept; another outcome for the same attempt is refused. With several outcomes the response is 200, and each result has its own status. If the only outcome is refused, the response itself has that status and describes the problem.")
         .body(Body::of::<work::CompleteRequest>(BodyLimit::Batch))
         .answers(&[Answer::json::<work::CompleteAnswer>(
             200,

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     let asked = match read(std::env::args().skip(1)) {
         Ok(asked) => asked,
         Err(problem) => {
-            eprintln!("{problem}; give --seeds N, --bug NAME, --without INVARIANT or --needed");
+            eprintln!("{problem}; use --seeds N, --bug NAME, --without INVARIANT or --needed");
             return ExitCode::from(2);
         }
     };
