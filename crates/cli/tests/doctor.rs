@@ -8,7 +8,7 @@
 mod pooler;
 #[allow(dead_code)]
 #[path = "../../redis/tests/place/server.rs"]
-mod server;
+pub mod server;
 
 use std::net::TcpListener;
 use std::process::Command;

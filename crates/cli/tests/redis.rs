@@ -2,15 +2,11 @@
 //!
 //! Needs the server that `cargo xtask test` starts and names in `FLOWLINE_TEST_REDIS_URL`.
 
-#[allow(dead_code)]
-#[path = "../../redis/tests/place/server.rs"]
-mod server;
-
 use std::process::Command;
 
+use crate::doctor::server::Server;
 use crate::kit::place::Here;
 use serde_json::{Value, json};
-use server::Server;
 
 fn url(name: &str) -> String {
     let server = std::env::var("FLOWLINE_TEST_REDIS_URL").expect(
