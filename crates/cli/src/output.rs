@@ -61,6 +61,11 @@ pub fn note(text: &str) {
     drawing(&tame(text));
 }
 
+/// A line on stderr for a person who must see it: past the log, whose level or collector could lose it.
+pub fn notice(text: &str) {
+    let _ = writeln!(anstream::stderr().lock(), "{}", tame(text));
+}
+
 /// As [`note`], for what a library has drawn with colours of its own: diagnostics, which have no control characters of what
 /// they show.
 pub fn drawing(text: &str) {

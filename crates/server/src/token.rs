@@ -30,6 +30,11 @@ const REMEMBERED_REVOKED: Duration = Duration::from_secs(24 * 3600);
 const REMEMBERED_USE: Duration = Duration::from_secs(400 * 24 * 3600);
 /// How long a rotated token stays valid unless told otherwise.
 const OVERLAP: Duration = Duration::from_secs(3600);
+/// Has a document once the first token was made, which is done once.
+const FIRST: &str = "first-token";
+/// How often and how long an instance waits for another to make it.
+const FIRST_TRIES: u32 = 10;
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const PREFIX: &str = "fl_";
 /// Subjects and roles are names that people read.
 const LONGEST_SUBJECT: usize = 256;
@@ -94,6 +99,29 @@ pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result
         replaced_by: None,
     };
     make(store, row, lasts, store.now().await?).await
+}
+
+/// Makes the first token of a store that never had one. Of several instances that start at once, one does, and the others
+/// wait until it has. `None` if there is a token, or was.
+pub async fn first(
+    store: &dyn Store,
+    tenant: &Tenant,
+    new: NewToken,
+) -> Result<Option<MadeToken>, StoreError> {
+    if any(store).await? {
+        return Ok(None);
+    }
+    let mark = NewDocument::new(FIRST, "made", Json::null(), None).if_absent();
+    if store.put_document(mark).await?.is_none() {
+        return create(store, tenant, new).await.map(Some);
+    }
+    for _ in 0..FIRST_TRIES {
+        if any(store).await? {
+            break;
+        }
+        tokio::time::sleep(FIRST_PAUSE).await;
+    }
+    Ok(None)
 }
 
 /// Gives a token its id and its secret.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use flowline::runner::http::Allow;
 use flowline::store::Store;
 use flowline::{Config, Engine, EngineBuilder, HttpConfig};
+use flowline_api::access::{NewToken, TokenScope};
 use flowline_server::otlp::Export;
 use flowline_server::serve::{self, Door, Principal, Remembered, ServerConfig, Serving};
 use flowline_server::token;
@@ -22,8 +23,8 @@ use crate::signals::Signals;
 
 /// Serve the HTTP API and run steps
 ///
-/// On a loopback address it doesn't require API tokens, unless you set --auth. On any other address it does, and it won't
-/// start until one exists. `command` steps run only with --allow-commands.
+/// On a loopback address it doesn't require API tokens, unless you set --auth. On any other address it does; at its very first
+/// start it creates one and prints it. `command` steps run only with --allow-commands.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  flowline serve --store postgres://flowline@db/flowline --listen 0.0.0.0:7400"
@@ -175,7 +176,7 @@ async fn follow(engine: &Engine, flows: Option<FlowFolder>, mode: Mode) {
     }
 }
 
-/// Whom to let in. A server that others can reach asks for tokens, and there must be one.
+/// Whom to let in. A server that others can reach asks for tokens, and there must be one: a new store gets its first here.
 async fn door(context: &CommandContext, store: &dyn Store, loopback: bool) -> Result<Door, CliError> {
     let open = match context.settings.auth.value {
         Auth::None => true,
@@ -189,8 +190,13 @@ async fn door(context: &CommandContext, store: &dyn Store, loopback: bool) -> Re
         let anyone = Principal::anyone(context.settings.tenant.value.clone());
         return Ok(Door::Open { anyone, loopback });
     }
-    if !token::any(store).await? {
-        return Err(CliError::new(Exit::Usage, "no-token", "this server requires API tokens, and there are none yet").help(
+    let new =
+        NewToken { subject: "admin".to_owned(), scopes: vec![TokenScope::Admin], ..NewToken::default() };
+    if let Some(first) = token::first(store, &context.settings.tenant.value, new).await? {
+        let what = "created the first API token, with scope admin; it won't be shown again";
+        output::notice(&format!("{what}: {}", first.token));
+    } else if !token::any(store).await? {
+        return Err(CliError::new(Exit::Usage, "no-token", "this server requires API tokens, and there are none any more").help(
             "create one with `flowline token create --subject me --scope admin`. Or listen on 127.0.0.1:7400 to serve \
              this machine only, or let anyone in with --auth none",
         ));

@@ -469,17 +469,56 @@ fn no_secret_is_in_the_store() {
 }
 
 #[test]
-fn an_address_that_others_can_reach_needs_a_token_unless_told_otherwise() {
+fn attack_11_an_address_that_others_can_reach_needs_a_token_which_is_made_and_shown_once() {
     let folder = tempfile::tempdir().unwrap();
-    let said =
-        Served::command(folder.path(), &["serve", "--listen", "0.0.0.0:0"]).err().expect("it is refused");
-    assert!(said.contains("flowline token create") && said.contains("--auth none"), "{said}");
-    let open = Served::command(folder.path(), &["serve", "--listen", "0.0.0.0:0", "--auth", "none"]).unwrap();
-    drop(open);
-    let secret = token(folder.path(), "default", &["--scope", "read"]);
-    let served = Served::command(folder.path(), &["serve", "--listen", "0.0.0.0:0"]).unwrap();
+    let serve = ["serve", "--listen", "0.0.0.0:0"];
+    let served = Served::command(folder.path(), &serve).unwrap();
+    let made = served.began.split_whitespace().find(|word| word.starts_with("fl_"));
+    let made = made.unwrap_or_else(|| panic!("{}", served.began)).to_owned();
     assert_eq!(served.get("/v1/runs").code(), "unauthorized");
-    assert_eq!(as_(&served, &secret, "GET", "/v1/runs", &json!({})).status, 200);
+    assert_eq!(as_(&served, &made, "GET", "/v1/whoami", &json!({})).json()["scopes"], json!(["admin"]));
+    assert!(!served.said().iter().any(|line| line.contains("fl_")));
+    // It's neither shown nor made again, not even when it is gone.
+    let served = Served::command(folder.path(), &serve).unwrap();
+    assert!(!served.began.contains("fl_"), "{}", served.began);
+    let id = as_(&served, &made, "GET", "/v1/tokens", &json!({})).json()["items"][0]["id"].clone();
+    let path = format!("/v1/tokens/{}", id.as_str().unwrap());
+    assert_eq!(as_(&served, &made, "DELETE", &path, &json!({})).status, 204);
+    served.stop();
+    let said = Served::command(folder.path(), &serve).err().expect("it is refused");
+    assert!(said.contains("flowline token create") && said.contains("--auth none"), "{said}");
+    let open = Served::command(folder.path(), &[&serve[..], &["--auth", "none"]].concat()).unwrap();
+    assert!(open.began.contains("no API token is required"), "{}", open.began);
+}
+
+#[test]
+fn attack_11_without_tokens_no_web_page_of_elsewhere_gets_in_on_any_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let open =
+        ["serve", "--listen", "0.0.0.0:0", "--auth", "none", "--cors-origins", "https://flows.example"];
+    let served = Served::command(folder.path(), &open).unwrap();
+    let asks = |host: &str, origin: &str| {
+        served.send("GET", "/v1/runs", &[("host", host), ("origin", origin)], "").status
+    };
+    assert_eq!(served.get("/v1/runs").status, 200);
+    assert_eq!(asks("server.example:7400", "http://server.example:7400"), 200);
+    assert_eq!(asks("server.example:7400", "https://flows.example"), 200);
+    for evil in ["https://evil.example", "http://server.example:7401", "http://localhost", "null"] {
+        assert_eq!(asks("server.example:7400", evil), 403, "{evil}");
+    }
+}
+
+#[test]
+fn the_files_for_containers_ask_for_tokens_and_run_no_commands() {
+    let here = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    for file in ["deploy/compose.yaml", "deploy/Dockerfile", "deploy/systemd/flowline.service"] {
+        let text = std::fs::read_to_string(format!("{here}/{file}")).unwrap();
+        let settings: String = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+        for open in ["none", "allow-commands"].map(|word| format!("\"{word}")) {
+            assert!(!settings.contains(&open), "{file}: {open}");
+        }
+        assert!(!settings.contains("--auth") && !settings.contains("--allow-commands"), "{file}");
+    }
 }
 
 #[test]

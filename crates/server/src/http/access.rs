@@ -94,7 +94,8 @@ pub enum Door {
     Open {
         /// Whoever names no tenant.
         anyone: Principal,
-        /// Only requests for this machine by its own names, so that no web page elsewhere can send them.
+        /// Whether only this machine reaches it: then only requests by its own names, so that no web page elsewhere can send
+        /// them. Otherwise, none from web pages of other hosts.
         loopback: bool,
     },
     Tokens(Remembered),
@@ -337,9 +338,7 @@ async fn identify(
             Ok((principal, Some(hash)))
         }
         Door::Open { anyone, loopback } => {
-            if *loopback {
-                is_meant_for_here(headers, &app.origins)?;
-            }
+            is_meant_for_here(headers, &app.origins, *loopback)?;
             let principal = match headers.get(TENANT_HEADER) {
                 None => anyone.clone(),
                 Some(name) => {
@@ -354,22 +353,25 @@ async fn identify(
 }
 
 /// Without tokens, other web pages must not reach the server through the user's browser: such requests have an `Origin`, or a
-/// host name that points here (DNS rebinding).
-fn is_meant_for_here(headers: &HeaderMap, let_in: &Origins) -> Result<(), ApiError> {
+/// host name that points here (DNS rebinding). What names a server on another address than loopback has isn't known, so there
+/// a page must only be of the host that it sends its request to.
+fn is_meant_for_here(headers: &HeaderMap, let_in: &Origins, loopback: bool) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &axum::http::HeaderValue| value.to_str().ok());
     let refuse = |what: &str| {
         Err(ApiError::new(&codes::FORBIDDEN, format!("a server without tokens refuses requests {what}")))
     };
     let host = text(header::HOST).unwrap_or_default();
-    if !is_local(host) {
+    if loopback && !is_local(host) {
         return refuse("for a host name other than localhost");
     }
     match text(header::ORIGIN) {
         Some(origin) if let_in.has(origin) => Ok(()),
-        Some(origin) if origin.split_once("://").is_none_or(|(_, origin)| !is_local(origin)) => {
-            refuse("from web pages of other origins")
-        }
-        _ => Ok(()),
+        Some(origin) => match origin.split_once("://") {
+            Some((_, origin)) if loopback && is_local(origin) => Ok(()),
+            Some((_, origin)) if !loopback && origin.eq_ignore_ascii_case(host) => Ok(()),
+            _ => refuse("from web pages of other origins"),
+        },
+        None => Ok(()),
     }
 }
 
