@@ -163,7 +163,7 @@ impl<R> Driver<R> {
             }
             match reply {
                 Reply::None => {}
-                Reply::PayloadSlot(token, caller) => {
+                Reply::Slot(token, caller) => {
                     self.ended_attempt(token);
                     self.actions.extend(caller.map(|caller| DriverOrder::Reply(caller, outcome)));
                 }

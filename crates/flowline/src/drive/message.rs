@@ -115,5 +115,5 @@ pub enum Reply<R> {
     /// Start this attempt once its `step.started` is in the log.
     Launch(Box<Launch>),
     /// The slot of this attempt becomes free; and the caller, if there is one.
-    PayloadSlot(Token, Option<R>),
+    Slot(Token, Option<R>),
 }

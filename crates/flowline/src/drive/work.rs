@@ -134,7 +134,7 @@ impl<R> Driver<R> {
                 Reply::Caller(caller) => Some(caller),
                 _ => None,
             };
-            entry.reply = Reply::PayloadSlot(token, caller);
+            entry.reply = Reply::Slot(token, caller);
         } else if self.meters.conflicts.load(Ordering::Relaxed) > 0 {
             // A remote worker's: what came before may have gone through another instance.
             self.ledger.doubt(&run);
