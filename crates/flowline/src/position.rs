@@ -27,7 +27,7 @@ pub async fn read(
     let context = (machine.context > 0).then_some(PayloadSlot::Context(machine.context));
     let received = turn.and_then(received);
     let slots: Vec<PayloadSlot> = context.into_iter().chain(received).collect();
-    let mut found = store.payloads(run, &slots).await?.into_iter().zip(&slots);
+    let mut found = store.payloads_of(run, &slots).await?.into_iter().zip(&slots);
     let mut next = || found.next().and_then(|(data, slot)| Some(slot.open(&data?)));
     let context = context.and_then(|_| next()).unwrap_or_else(|| Json::from(serde_json::json!({})));
     let received = received.and_then(|_| next()?.to::<ReceivedEvent>().ok());

@@ -1,13 +1,13 @@
 //! Reading runs and their logs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flowline_core::event::{AttemptOf, PayloadSlot};
+use flowline_core::event::AttemptOf;
 use flowline_core::{Event, EventType, Json, NewEvent, RunId, RunKey, Status, Tenant, Time};
 use flowline_store::query::{EXACT_TOTAL, PAGE_BYTES, WantTotal, page_size};
 use flowline_store::{
-    EventPage, EventQuery, Failure, RunPage, RunQuery, RunRow, Snapshot, StoreError, Total,
+    EventPage, EventQuery, Failure, PayloadsAt, RunPage, RunQuery, RunRow, Snapshot, StoreError, Total,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -78,18 +78,23 @@ fn run_row(row: &Row) -> Result<RunRow, PgFault> {
 
 pub(crate) async fn payloads(
     session: &Session,
-    run: &RunKey,
-    slots: &[PayloadSlot],
-) -> Result<Vec<Option<Json>>, PgFault> {
-    let numbers: Vec<i64> = slots.iter().map(|slot| i64::from(slot.number())).collect();
-    let sql = "select e.slot, e.data from flow_runs r join events e on e.run = r.id
-        where r.tenant || '/' || r.run_id = $1::text || '/' || $2::text and e.slot = any($3) order by e.seq desc";
-    let mut found: HashMap<i64, Option<Json>> = HashMap::new();
-    for row in session.query(sql, &[&run.tenant.as_str(), &run.run.as_str(), &numbers]).await? {
+    asked: &[PayloadsAt],
+) -> Result<Vec<Vec<Option<Json>>>, PgFault> {
+    let all = || asked.iter().flat_map(|(run, slots)| slots.iter().map(move |slot| (run, slot)));
+    let tenants: Vec<&str> = all().map(|(run, _)| run.tenant.as_str()).collect();
+    let names: Vec<&str> = all().map(|(run, _)| run.run.as_str()).collect();
+    let numbers: Vec<i64> = all().map(|(_, slot)| i64::from(slot.number())).collect();
+    let sql = "select u.at, e.data
+        from unnest($1::text[], $2::text[], $3::bigint[]) with ordinality u(tenant, run_id, slot, at)
+        join flow_runs r on r.tenant || '/' || r.run_id = u.tenant || '/' || u.run_id
+        join events e on e.run = r.id and e.slot = u.slot order by e.seq desc";
+    let mut found: Vec<Option<Json>> = vec![None; numbers.len()];
+    for row in session.query(sql, &[&tenants, &names, &numbers]).await? {
         // The first that was written at an address counts; it comes last.
-        found.insert(row.try_get(0)?, json(&row, 1)?);
+        found[row.try_get::<_, i64>(0)? as usize - 1] = json(&row, 1)?;
     }
-    Ok(numbers.iter().map(|number| found.get(number).cloned().flatten()).collect())
+    let mut found = found.into_iter();
+    Ok(asked.iter().map(|(_, slots)| found.by_ref().take(slots.len()).collect()).collect())
 }
 
 fn json(row: &Row, at: usize) -> Result<Option<Json>, PgFault> {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
@@ -12,9 +11,9 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockProof, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
-    Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, StoreError,
-    StoredDefinition, Swept,
+    Health, JobRow, LockProof, LockRequest, LockRow, NewDocument, PayloadsAt, QueueRow, ReceiptPage,
+    ReceiptQuery, Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery,
+    StateSpace, StoreError, StoredDefinition, Swept,
 };
 use tokio::sync::watch;
 
@@ -112,8 +111,8 @@ impl RunStore for PostgresStore {
         reading!(self, |session| read::load(&session, runs))
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
-        reading!(self, |session| read::payloads(&session, run, slots))
+    async fn payloads(&self, asked: &[PayloadsAt]) -> Result<Vec<Vec<Option<Json>>>, StoreError> {
+        reading!(self, |session| read::payloads(&session, asked))
     }
 
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {

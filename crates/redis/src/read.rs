@@ -1,10 +1,9 @@
 //! Reading runs, their logs and their payloads.
 
-use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey};
 use flowline_store::query::{PAGE_BYTES, PageRoom, page_size};
-use flowline_store::{EventPage, EventQuery, JobRow, Snapshot, StoreError};
+use flowline_store::{EventPage, EventQuery, JobRow, PayloadsAt, Snapshot, StoreError};
 use redis::Value;
 
 use crate::RedisStore;
@@ -43,25 +42,30 @@ impl RedisStore {
         Ok(found)
     }
 
-    pub(crate) async fn payloads_of(
+    pub(crate) async fn payloads_at(
         &self,
-        run: &RunKey,
-        slots: &[PayloadSlot],
-    ) -> Result<Vec<Option<Json>>, StoreError> {
-        if slots.is_empty() {
-            return Ok(Vec::new());
-        }
-        let run = names::run(run);
-        let mut args = ScriptArgs::new();
-        args.text(&run);
-        for slot in slots {
-            args.number(slot.number());
-        }
-        let answer = self.shard(&run).call(&script::PAYLOADS, [&args]).await?;
+        asked: &[PayloadsAt],
+    ) -> Result<Vec<Vec<Option<Json>>>, StoreError> {
         let payload = |value: Value| -> Result<Option<Json>, StoreError> {
             Ok(maybe_text(value)?.filter(|text| !text.is_empty()).map(Json::composed))
         };
-        answer.rest.map(payload).collect()
+        let mut found = vec![Vec::new(); asked.len()];
+        let some = asked.iter().enumerate().filter(|(_, (_, slots))| !slots.is_empty());
+        for (shard, asked) in self.by_shard(some, |(_, (run, _))| names::run(run)) {
+            let mut args = ScriptArgs::new();
+            for (_, (run, slots)) in &asked {
+                args.text(&names::run(run));
+                args.number(slots.len() as u32);
+                for slot in slots {
+                    args.number(slot.number());
+                }
+            }
+            let mut answers = shard.call(&script::PAYLOADS, [&args]).await?.rest.map(payload);
+            for (at, (_, slots)) in asked {
+                found[at] = answers.by_ref().take(slots.len()).collect::<Result<_, _>>()?;
+            }
+        }
+        Ok(found)
     }
 
     pub(crate) async fn page_of_events(

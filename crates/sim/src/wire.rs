@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use flowline_check::StoreSnapshot;
-use flowline_core::event::{EventType, NewEvent, PayloadSlot};
+use flowline_core::event::{EventType, NewEvent};
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Filling, Health, JobRow, LockProof, LockRequest, LockRow, Memory, NewDocument, QueueRow, ReceiptPage,
-    ReceiptQuery, Renewal, Restored, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery,
-    StateSpace, StoreError, StoredDefinition, Swept, Transfer,
+    Filling, Health, JobRow, LockProof, LockRequest, LockRow, Memory, NewDocument, PayloadsAt, QueueRow,
+    ReceiptPage, ReceiptQuery, Renewal, Restored, RunPage, RunQuery, RunStore, Snapshot, StateEdit,
+    StatePage, StateQuery, StateSpace, StoreError, StoredDefinition, Swept, Transfer,
 };
 use tokio::sync::watch;
 
@@ -201,8 +201,9 @@ impl RunStore for Wire {
         self.read("load", |memory, _| memory.load(runs)).await
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
-        self.read("payloads", |memory, _| memory.payloads(run, slots)).await
+    async fn payloads(&self, asked: &[PayloadsAt]) -> Result<Vec<Vec<Option<Json>>>, StoreError> {
+        let found = |memory: &Memory| asked.iter().map(|(run, slots)| memory.payloads(run, slots)).collect();
+        self.read("payloads", |memory, _| found(memory)).await
     }
 
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {

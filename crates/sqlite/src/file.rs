@@ -47,9 +47,16 @@ pub(crate) fn open_writer(path: &Path, options: &Options) -> Result<Connection, 
         conn.pragma_update(None, "cache_size", -CACHE_KIB)?;
         conn.pragma_update(None, "temp_store", "memory")?;
         schema::migrate(&conn, format)?;
+        keep_plans(&conn)?;
         Ok(conn)
     };
     open().map_err(|fault| named(path, fault.of_write()))
+}
+
+/// A statement keeps its plan, whatever it is asked for: otherwise each new value has it made anew.
+fn keep_plans(conn: &Connection) -> Result<(), Fault> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 /// A connection that only reads.
@@ -60,8 +67,7 @@ pub(crate) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
         conn.busy_timeout(BUSY)?;
         conn.pragma_update(None, "query_only", true)?;
         conn.set_prepared_statement_cache_capacity(64);
-        // A statement keeps its plan, whatever it is asked for: otherwise each new value has it made anew.
-        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+        keep_plans(&conn)?;
         schema::check(&conn, &path.display().to_string())?;
         Ok(conn)
     };

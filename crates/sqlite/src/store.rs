@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::document;
@@ -11,9 +10,9 @@ use flowline_store::row::{Pause, Repair, Retained, Retention};
 use flowline_store::{
     Acquired, Append, AppendError, Catalog, Claim, Claimed, Commit, CommitError, Committed, Counter,
     Document, DocumentPage, DocumentQuery, EventPage, EventQuery, Extend, Extended, FeedFilter, FeedPage,
-    Health, JobRow, LockProof, LockRequest, LockRow, NewDocument, QueueRow, ReceiptPage, ReceiptQuery,
-    Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery, StateSpace, Store,
-    StoreError, StoredDefinition, Swept,
+    Health, JobRow, LockProof, LockRequest, LockRow, NewDocument, PayloadsAt, QueueRow, ReceiptPage,
+    ReceiptQuery, Renewal, RunPage, RunQuery, RunStore, Snapshot, StateEdit, StatePage, StateQuery,
+    StateSpace, Store, StoreError, StoredDefinition, Swept,
 };
 use tokio::sync::watch;
 
@@ -54,9 +53,12 @@ impl RunStore for SqliteStore {
         self.readers.read(move |reader| reader.load(&runs)).await
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
-        let (run, slots) = (run.clone(), slots.to_vec());
-        self.readers.read(move |reader| reader.payloads(&run, &slots)).await
+    async fn payloads(&self, asked: &[PayloadsAt]) -> Result<Vec<Vec<Option<Json>>>, StoreError> {
+        let asked = asked.to_vec();
+        let found = self
+            .readers
+            .read(move |reader| asked.iter().map(|(run, slots)| reader.payloads(run, slots)).collect());
+        found.await
     }
 
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {

@@ -363,7 +363,8 @@ async fn events_and_contexts_of_machines_are_found_in_a_file_of_the_format_befor
         PayloadSlot::Context(1),
         PayloadSlot::Context(2),
     ];
-    let found = async |store: &SqliteStore, asked: &[PayloadSlot]| store.payloads(&run, asked).await.unwrap();
+    let found =
+        async |store: &SqliteStore, asked: &[PayloadSlot]| store.payloads_of(&run, asked).await.unwrap();
     let reader = client(&path).unwrap();
     let there = found(&reader, &asked).await;
     assert!(there.iter().all(Option::is_some), "{there:?}");

@@ -54,7 +54,7 @@ pub use memory::{Memory, MemoryStore};
 pub use open::IfMissing;
 pub use query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery, Total};
 pub use receipt::{Opened, Receipt, ReceiptChange, ReceiptPage, ReceiptQuery, ReceiptStatus};
-pub use row::{Counter, Failure, Health, QueueRow, RunRow, Snapshot, StoredDefinition};
+pub use row::{Counter, Failure, Health, PayloadsAt, QueueRow, RunRow, Snapshot, StoredDefinition};
 pub use state::{StateEdit, StateOwner, StatePage, StateQuery, StateScope, StateSpace, StateValue};
 pub use transfer::{Filling, Restored, RestoredEvent, RestoredRun, Transfer};
 
@@ -91,8 +91,19 @@ pub trait RunStore: Send + Sync + 'static {
     /// The current state of runs; `None` for one that doesn't exist.
     async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError>;
 
-    /// The `data` of the events at these addresses of a run; `None` for an empty address.
-    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError>;
+    /// The `data` of the events at these addresses of runs, in order; `None` for an empty address. All of them in one
+    /// read, whatever their number: a claim asks for what its jobs need.
+    async fn payloads(&self, asked: &[PayloadsAt]) -> Result<Vec<Vec<Option<Json>>>, StoreError>;
+
+    /// The `data` of the events at these addresses of one run.
+    async fn payloads_of(
+        &self,
+        run: &RunKey,
+        slots: &[PayloadSlot],
+    ) -> Result<Vec<Option<Json>>, StoreError> {
+        let asked = [(run.clone(), slots.to_vec())];
+        Ok(self.payloads(&asked).await?.pop().unwrap_or_default())
+    }
 
     /// A page of a run's log, in order, of at most [`query::PAGE_BYTES`]. Its cost grows neither with its position in
     /// the log nor with what follows it.

@@ -19,7 +19,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use tokio::sync::watch;
@@ -31,7 +30,9 @@ use crate::job::{Claim, Claimed, Extend, Extended, JobRow, Renewal, Swept};
 use crate::lock::{Acquired, LockProof, LockRequest, LockRow};
 use crate::query::{EventPage, EventQuery, FeedFilter, FeedPage, RunPage, RunQuery};
 use crate::receipt::{ReceiptPage, ReceiptQuery};
-use crate::row::{Counter, Health, Pause, QueueRow, Repair, Retained, Retention, Snapshot, StoredDefinition};
+use crate::row::{
+    Counter, Health, Pause, PayloadsAt, QueueRow, Repair, Retained, Retention, Snapshot, StoredDefinition,
+};
 use crate::state::{StateEdit, StatePage, StateQuery, StateSpace};
 use crate::transfer::{Filling, Restored, Transfer};
 use crate::{Catalog, Clock, RunStore};
@@ -123,8 +124,9 @@ impl RunStore for MemoryStore {
         Ok(self.lock().load(runs))
     }
 
-    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
-        Ok(self.lock().payloads(run, slots))
+    async fn payloads(&self, asked: &[PayloadsAt]) -> Result<Vec<Vec<Option<Json>>>, StoreError> {
+        let memory = self.lock();
+        Ok(asked.iter().map(|(run, slots)| memory.payloads(run, slots)).collect())
     }
 
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {

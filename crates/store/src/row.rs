@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flowline_core::definition::Retain;
+use flowline_core::event::PayloadSlot;
 use flowline_core::{NewEvent, RunKey, Status, Tenant, Time};
 use serde::Serialize;
 
@@ -19,6 +20,9 @@ pub struct Snapshot {
     /// The encoded run state.
     pub state: Vec<u8>,
 }
+
+/// Addresses of payloads in a run.
+pub type PayloadsAt = (RunKey, Vec<PayloadSlot>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {

@@ -17,11 +17,15 @@ pub(super) async fn payloads(
     run: &RunKey,
     slots: Vec<PayloadSlot>,
 ) -> Result<Vec<(PayloadSlot, Json)>, StoreError> {
-    let found = store.payloads(run, &slots).await?;
+    let found = store.payloads_of(run, &slots).await?;
+    Ok(opened(slots, found))
+}
+
+fn opened(slots: Vec<PayloadSlot>, found: Vec<Option<Json>>) -> Vec<(PayloadSlot, Json)> {
     let open = |(slot, data): (PayloadSlot, Option<Json>)| {
         (slot, data.map_or_else(Json::null, |data| slot.open(&data)))
     };
-    Ok(slots.into_iter().zip(found).map(open).collect())
+    slots.into_iter().zip(found).map(open).collect()
 }
 
 /// Loads runs with the plans that they are pinned to.
@@ -49,36 +53,38 @@ pub async fn see(store: &dyn Store, plans: &Plans, snapshot: Snapshot) -> Result
     Ok(Seen { plan, state, version: snapshot.row.version, created_at: snapshot.row.created_at, trace })
 }
 
-/// Loads what claimed jobs need to start: plan, state, input. Those that could not be loaded come back as they are.
+/// Loads what claimed jobs need to start: plan, state, input; in two reads, however many jobs there are. Those that could
+/// not be loaded come back as they are.
 pub async fn prepare(
     store: &dyn Store,
     plans: &Plans,
     jobs: Vec<LeasedJob>,
 ) -> (Vec<Prepared>, Vec<LeasedJob>) {
     let (mut launches, mut failed) = (Vec::new(), Vec::new());
+    let (mut loaded, mut asked) = (Vec::new(), Vec::new());
     let runs: Vec<RunKey> = jobs.iter().map(|job| job.run.clone()).collect();
     let seen = load(store, plans, &runs).await.unwrap_or_else(|_| vec![None; runs.len()]);
     for (job, seen) in jobs.into_iter().zip(seen) {
-        let prepared = match seen {
-            Some(seen) => prepare_one(store, &job, seen).await,
-            None => None,
-        };
-        match prepared {
-            Some(prepared) => launches.push(prepared),
+        let slots = seen.as_ref().map(|seen| seen.launch(&job, &BTreeMap::new()).err());
+        match (seen, slots) {
+            (Some(seen), Some(slots)) if slots.as_ref().is_none_or(|slots| !slots.is_empty()) => {
+                asked.push((job.run.clone(), slots.unwrap_or_default()));
+                loaded.push((job, seen));
+            }
+            _ => failed.push(job),
+        }
+    }
+    let found = match loaded.is_empty() {
+        true => Vec::new(),
+        false => store.payloads(&asked).await.unwrap_or_default(),
+    };
+    let mut found = asked.into_iter().zip(found).map(|((_, slots), found)| opened(slots, found));
+    for (job, seen) in loaded {
+        let payloads = found.next().map(|found| found.into_iter().collect());
+        match payloads.and_then(|payloads| seen.launch(&job, &payloads).ok()) {
+            Some(launch) => launches.push(Prepared { launch, seen }),
             None => failed.push(job),
         }
     }
     (launches, failed)
-}
-
-async fn prepare_one(store: &dyn Store, job: &LeasedJob, seen: Seen) -> Option<Prepared> {
-    let launch = match seen.launch(job, &BTreeMap::new()) {
-        Ok(launch) => launch,
-        Err(slots) if slots.is_empty() => return None,
-        Err(slots) => {
-            let found = payloads(store, &job.run, slots).await.ok()?;
-            seen.launch(job, &found.into_iter().collect()).ok()?
-        }
-    };
-    Some(Prepared { launch, seen })
 }

@@ -172,7 +172,7 @@ impl Side {
             ContractCall::Append(batch) => format!("{:#?}", store.append(batch).await?),
             ContractCall::Renew(leases, renewal) => format!("{:#?}", store.renew(leases, renewal).await?),
             ContractCall::Load(runs) => format!("{:#?}", store.load(&runs).await?),
-            ContractCall::Payloads(run, slots) => format!("{:#?}", store.payloads(&run, &slots).await?),
+            ContractCall::Payloads(run, slots) => format!("{:#?}", store.payloads_of(&run, &slots).await?),
             ContractCall::Events(run, query) => format!("{:#?}", store.events(&run, query).await?),
             ContractCall::Jobs(run) => format!("{:#?}", store.jobs(&run).await?),
             ContractCall::Queues(tenant) => format!("{:#?}", store.queues(&tenant).await?),

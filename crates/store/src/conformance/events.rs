@@ -278,7 +278,7 @@ pub async fn payloads_are_found_by_their_slots(f: Fixture) {
         PayloadSlot::Emit(4),
         PayloadSlot::Emit(0),
     ];
-    let found = f.store.payloads(&run, &slots).await.expect("finds");
+    let found = f.store.payloads_of(&run, &slots).await.expect("finds");
     let expected = [
         Some(data(4)),
         Some(data(2)),
@@ -292,8 +292,17 @@ pub async fn payloads_are_found_by_their_slots(f: Fixture) {
     ];
     assert_eq!(found, expected);
     let elsewhere = given::run_of(&given::tenant("other"), "r");
-    assert_eq!(f.store.payloads(&elsewhere, &slots[..2]).await.expect("finds"), [None, None]);
-    assert_eq!(f.store.payloads(&run, &[]).await.expect("finds"), []);
+    assert_eq!(f.store.payloads_of(&elsewhere, &slots[..2]).await.expect("finds"), [None, None]);
+    assert_eq!(f.store.payloads_of(&run, &[]).await.expect("finds"), []);
+    let asked = [
+        (elsewhere, vec![PayloadSlot::Input]),
+        (run.clone(), vec![PayloadSlot::Result(0), PayloadSlot::Input]),
+        (run.clone(), Vec::new()),
+        (run, vec![PayloadSlot::Error(0)]),
+    ];
+    let found = f.store.payloads(&asked).await.expect("finds");
+    assert_eq!(found, [vec![None], vec![Some(data(3)), None], vec![], vec![Some(data(4))]]);
+    assert_eq!(f.store.payloads(&[]).await.expect("finds"), [[]; 0]);
 }
 
 pub async fn what_a_machine_took_in_and_its_contexts_are_found_again(f: Fixture) {
@@ -325,7 +334,7 @@ pub async fn what_a_machine_took_in_and_its_contexts_are_found_again(f: Fixture)
 
     let slots: Vec<PayloadSlot> =
         (1..=5).map(PayloadSlot::Received).chain((1..=6).map(PayloadSlot::Context)).collect();
-    let found = f.store.payloads(&run, &slots).await.expect("finds");
+    let found = f.store.payloads_of(&run, &slots).await.expect("finds");
     let taken_in = [1, 2, 3, 4].map(|number| Some(received(number)));
     let contexts = [Some(moved(1)), Some(moved(2)), Some(moved(3)), None, Some(moved(5)), None];
     assert_eq!(found, [&taken_in[..], &[None], &contexts[..]].concat());
@@ -337,7 +346,7 @@ pub async fn the_payload_of_flow_start_is_the_input(f: Fixture) {
     let input = given::json(serde_json::json!({"input": given::STRANGE}));
     let start = NewEvent::run(EventType::FlowStart, Some(input.clone())).at(PayloadSlot::Input);
     f.commit(Commit { events: vec![start], ..given::start(&run) }).await;
-    assert_eq!(f.store.payloads(&run, &[PayloadSlot::Input]).await.expect("finds"), [Some(input)]);
+    assert_eq!(f.store.payloads_of(&run, &[PayloadSlot::Input]).await.expect("finds"), [Some(input)]);
 }
 
 pub async fn a_page_of_events_is_bounded_by_its_bytes(f: Fixture) {

@@ -17,7 +17,8 @@ pub async fn payloads_of_the_largest_size_are_kept(f: Fixture) {
     f.commit(Commit { events: vec![emit, result], ..given::next(&run, 1) }).await;
     let end = NewEvent::run(EventType::Log, Some(joined.clone()));
     f.commit(Commit { events: vec![end], ..given::next(&run, 2) }).await;
-    let found = f.store.payloads(&run, &[PayloadSlot::Result(0), PayloadSlot::Emit(0)]).await.expect("finds");
+    let found =
+        f.store.payloads_of(&run, &[PayloadSlot::Result(0), PayloadSlot::Emit(0)]).await.expect("finds");
     assert!(found == [Some(payload.clone()), Some(payload.clone())]);
     let log = f.log(&run).await;
     assert!(log.last().expect("events").data.as_ref() == Some(&joined));

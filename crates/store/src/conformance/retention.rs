@@ -55,7 +55,7 @@ pub async fn trimmed_events_leave_a_marked_row(f: Fixture) {
     assert_eq!(retain(&f, TRIM, 10).await, (1, 0));
     assert_eq!(f.row(&run).await, RunRow { events_trimmed: true, ..before });
     assert_eq!(f.log(&run).await, []);
-    assert_eq!(f.store.payloads(&run, &[PayloadSlot::Input]).await.expect("answers"), [None]);
+    assert_eq!(f.store.payloads_of(&run, &[PayloadSlot::Input]).await.expect("answers"), [None]);
     assert_eq!(retain(&f, TRIM, 10).await, (0, 0), "once is enough");
     let page = f.store.runs(RunQuery::of(Tenant::default())).await.expect("lists");
     assert_eq!((page.items.len(), page.total), (1, Some(Total::Exact(1))));

@@ -84,7 +84,7 @@ async fn parts(from: &Fixture, run: &RunKey) -> Vec<Restored> {
     let last = log.last().map_or(snapshot.row.created_at, |event| event.ts);
     let reports = from.store.reports(run).await.expect("tells");
     let restored = RestoredRun { row: snapshot.row, state: snapshot.state, last, jobs, token: NEW, reports };
-    let input = from.store.payloads(run, &[PayloadSlot::Input]).await.expect("finds").remove(0).is_some();
+    let input = from.store.payloads_of(run, &[PayloadSlot::Input]).await.expect("finds").remove(0).is_some();
     let slot = |kind| (kind == EventType::FlowStart && input).then_some(PayloadSlot::Input);
     let events = log.into_iter().map(|event| RestoredEvent { slot: slot(event.kind), event }).collect();
     let receipts = receipts(from, run).await;
@@ -225,7 +225,7 @@ async fn said(f: &Fixture, tenant: &Tenant, runs: &[RunKey]) -> Vec<String> {
         note(format!("{:?} {:?}", f.log(run).await, f.jobs(run).await));
         note(format!("{:?}", receipts(f, run).await));
         note(format!("{:?}", store.receipt(run, &format!("e {}", given::STRANGE[1])).await));
-        note(format!("{:?}", store.payloads(run, &[PayloadSlot::Input, PayloadSlot::Emit(0)]).await));
+        note(format!("{:?}", store.payloads_of(run, &[PayloadSlot::Input, PayloadSlot::Emit(0)]).await));
         for scope in ["run", "flow", "tenant", "order", "orders"] {
             note(format!("{:?}", super::state::all(f, run, &scope.into()).await));
         }
@@ -463,7 +463,7 @@ pub async fn a_log_is_restored_in_parts(f: Fixture) {
     let fed = f.store.feed(FeedFilter::default(), "", 1_000).await.expect("feeds").events;
     let of_run: Vec<_> = fed.into_iter().filter(|event| event.run_id == run.run).collect();
     assert_eq!(of_run, log);
-    let input = f.store.payloads(&run, &[PayloadSlot::Input]).await.expect("finds");
+    let input = f.store.payloads_of(&run, &[PayloadSlot::Input]).await.expect("finds");
     assert_eq!(input, [log[0].data.clone()]);
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flowline_core::event::PayloadSlot;
 use flowline_core::report::ReportDigests;
 use flowline_core::{Json, RunKey, Tenant, Time};
 use flowline_store::row::{Pause, Repair, Retained, Retention};
@@ -155,8 +154,8 @@ impl RunStore for Broken {
     async fn load(&self, runs: &[RunKey]) -> Result<Vec<Option<Snapshot>>, StoreError> {
         self.store.load(runs).await
     }
-    async fn payloads(&self, run: &RunKey, slots: &[PayloadSlot]) -> Result<Vec<Option<Json>>, StoreError> {
-        self.store.payloads(run, slots).await
+    async fn payloads(&self, asked: &[PayloadsAt]) -> Result<Vec<Vec<Option<Json>>>, StoreError> {
+        self.store.payloads(asked).await
     }
     async fn events(&self, run: &RunKey, query: EventQuery) -> Result<EventPage, StoreError> {
         self.store.events(run, query).await
