@@ -43,6 +43,8 @@ bugs! {
     ExpiryUnchecked,
     /// A lease is given up although lines of its attempt came into the log meanwhile.
     LinesUnchecked,
+    /// An outcome that brings the first line of its attempt is written, though that line is in the log.
+    FirstLineTwice,
     /// A commit lands on whatever version the run has.
     StaleState,
     /// After a conflict the cached state is trusted and only its version is taken over.

@@ -105,7 +105,7 @@ pub use subscribe::{EventSubscription, Source};
 /// command line share with the engine. Nothing here is part of the crate's API, and any version may change it.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_error};
+    pub use crate::attempt::{ASK_AGAIN, Attempt, FLUSH, Launch, Record, out_of_time_error, started_data};
     pub use crate::drive::{Driver, DriverMessage, DriverOrder, Reply};
     pub use crate::ledger::{InputEntry, InputOutcome};
     pub use crate::operate::refused;

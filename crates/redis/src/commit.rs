@@ -104,7 +104,7 @@ pub(crate) fn pack(
     let opened = commit.receipts.iter().filter(|change| change.opened.is_some()).count();
     let changed = commit.receipts.len() - opened;
     let leases = commit.leases.len() + usize::from(jobs.clash.is_some());
-    let is_finish = |lease: &LeaseUse| matches!(lease, LeaseUse::Finish { .. });
+    let is_finish = |lease: &LeaseUse| matches!(lease, LeaseUse::Finish { .. } | LeaseUse::Whole { .. });
     let more = More {
         uses: u8::from(!commit.leases.iter().all(is_finish)),
         entries: if entries > 1 { size(entries) } else { 0 },
@@ -245,7 +245,7 @@ fn pack_shape(args: &mut ScriptArgs, shape: &Shape, more: &More, commit: &Commit
     if more.uses > 0 {
         for lease in &commit.leases {
             let (kind, lines) = match *lease {
-                LeaseUse::Finish { .. } => (layout::FINISH, 0),
+                LeaseUse::Finish { .. } | LeaseUse::Whole { .. } => (layout::FINISH, 0),
                 LeaseUse::Keep { lines, .. } => (layout::KEEP, lines),
                 LeaseUse::Expired { .. } => (layout::EXPIRED, 0),
                 LeaseUse::Due { .. } => (layout::DUE, 0),

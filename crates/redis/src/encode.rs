@@ -106,6 +106,7 @@ pub(crate) fn lease_use(args: &mut ScriptArgs, lease: &LeaseUse) {
         LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
             args.part(format_args!("{:032x} {attempt} ", token.0))
         }
+        LeaseUse::Whole { attempt, token, .. } => args.part(format_args!("{:032x} {attempt} 0 ", token.0)),
         LeaseUse::Expired { attempt, token, lines, .. } => {
             args.part(format_args!("{:032x} {attempt} {lines} ", token.0))
         }

@@ -74,6 +74,7 @@ fn lease_use(lease: &LeaseUse, steps: &[String]) -> String {
     };
     match lease {
         LeaseUse::Finish { key, attempt, .. } => format!("the outcome of {}", job(*key, *attempt)),
+        LeaseUse::Whole { key, attempt, .. } => format!("all that was said of {}", job(*key, *attempt)),
         LeaseUse::Keep { key, attempt, .. } => format!("a word from {}", job(*key, *attempt)),
         LeaseUse::Expired { key, attempt, .. } => format!("the lost lease of {}", job(*key, *attempt)),
         LeaseUse::Due { key, attempt } => format!("due {}", job(*key, *attempt)),

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use flowline::internal::{
     ASK_AGAIN, Attempt, DriverMessage, FLUSH, InputEntry, InputOutcome, Launch, Record, Reply,
-    out_of_time_error,
+    out_of_time_error, started_data,
 };
 use flowline::{Level, StepError};
 use flowline_check::{AttemptReport, Effect, RepeatedReport, ReportReply};
 use flowline_core::decide::{AttemptFailure, Retryable};
+use flowline_core::event::{EventType, NewEvent};
 use flowline_core::{DecideInput, Json, Time};
 use flowline_store::{LeaseUse, RunStore};
 
@@ -25,6 +26,7 @@ pub(crate) struct SimulatedWorker {
     worker: Arc<str>,
     attempt: Attempt,
     record: Record,
+    first_line: NewEvent,
     /// When its last lines were flushed, or it began.
     flushed: Duration,
 }
@@ -39,6 +41,9 @@ impl SimulatedWorker {
         let flushed = shared.lock().now;
         SimulatedWorker {
             record: Record::new(launch, &instance.json, began),
+            first_line: launch
+                .attempt
+                .event(EventType::StepStarted, started_data(&instance.json, &instance.json, Some(began))),
             attempt: launch.attempt.clone(),
             shared,
             wire: instance.wire.clone(),
@@ -59,6 +64,7 @@ impl SimulatedWorker {
             let mut inner = self.shared.lock();
             let ticket = inner.ticket(self.life);
             let entry = self.record.finish(outcome, Reply::Caller(ticket));
+            let entry = self.unaware(entry);
             let (input, lease) = (entry.input.clone(), entry.lease.clone());
             inner.mail.push_back((self.life, self.finished(entry)));
             inner.effects.log.push(ended(&self.attempt, &self.worker, reported));
@@ -69,6 +75,15 @@ impl SimulatedWorker {
         let step = self.attempt.name().clone();
         self.shared.lock().effects.log.push(Effect::Answered { run, step, attempt, answer });
         self.repeat(input, lease).await;
+    }
+
+    /// Sometimes reports like an instance that doesn't know whether the attempt's first line is in the log.
+    fn unaware(&self, entry: InputEntry<Reply<Ticket>>) -> InputEntry<Reply<Ticket>> {
+        let aware = self.attempt.token.0 >> 88 & 1 == 0;
+        if aware || entry.lines.iter().any(|line| line.kind != EventType::StepStarted) {
+            return entry;
+        }
+        entry.with_first_line(self.first_line.clone())
     }
 
     /// Sometimes reports again to any instance after an answer: the same, or something else. Its token decides whether and

@@ -131,6 +131,9 @@ impl Index {
 pub enum LeaseUse {
     /// The attempt is over. Its lease must carry this token; it is removed.
     Finish { key: JobKey, attempt: u32, token: Token },
+    /// The attempt is over, and all of its record is in this commit. Its lease must carry this token and have no lines in
+    /// the log; it is removed.
+    Whole { key: JobKey, attempt: u32, token: Token },
     /// The attempt goes on. Its lease must carry this token; it stays, with `lines` more lines in the log.
     Keep { key: JobKey, attempt: u32, token: Token, lines: u32 },
     /// The lease must carry this token, have expired by the store's clock, and have `lines` lines in the log: what is
@@ -146,6 +149,7 @@ impl LeaseUse {
     pub fn key(&self) -> JobKey {
         match self {
             LeaseUse::Finish { key, .. }
+            | LeaseUse::Whole { key, .. }
             | LeaseUse::Keep { key, .. }
             | LeaseUse::Expired { key, .. }
             | LeaseUse::Due { key, .. }

@@ -8,7 +8,8 @@
 //! 1. The base. A start needs that its run isn't there (`Exists`) and that its definition is (`UnknownDefinition`); any
 //!    other commit needs its run at the version that it was decided on (`Conflict`).
 //! 2. The jobs that it names, in the order of `leases` (`StaleLease`). The attempt must always be the same. *Finish* and
-//!    *Keep* need the lease with their token, expired or not: as long as nobody gave the attempt up, it counts. *Expired*
+//!    *Keep* need the lease with their token, expired or not: as long as nobody gave the attempt up, it counts. *Whole*
+//!    needs the same, and no line of the attempt in the log: it brings all of them. *Expired*
 //!    needs the lease with its token, run out by the store's clock, and with as many lines in the log as it was decided
 //!    on. *Due* needs a job that waits and whose time has come; *Unleased* one that waits or is held.
 //! 3. The keys that it adds, in the order of `add` (`StaleLease`). A run has one job per key, so each must be free once
@@ -127,6 +128,9 @@ fn fits<L>(lease: &LeaseUse, job: &StoredJob<L>, now: Time) -> bool {
     match *lease {
         LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
             job.leased_with(attempt, token).is_some()
+        }
+        LeaseUse::Whole { attempt, token, .. } => {
+            job.leased_with(attempt, token).is_some_and(|lease| lease.lines == 0)
         }
         LeaseUse::Expired { attempt, token, lines, .. } => {
             job.leased_with(attempt, token).is_some_and(|lease| lease.expires <= now && lease.lines == lines)

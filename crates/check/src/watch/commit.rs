@@ -126,7 +126,10 @@ impl Followed {
         let key = lease.key();
         let job = self.jobs.get(&key);
         let problem = match *lease {
-            LeaseUse::Finish { attempt, token, .. } | LeaseUse::Keep { attempt, token, .. } => {
+            // That nothing of a whole attempt was in the log is for the log to show.
+            LeaseUse::Finish { attempt, token, .. }
+            | LeaseUse::Whole { attempt, token, .. }
+            | LeaseUse::Keep { attempt, token, .. } => {
                 let held = job.is_some_and(|job| job.leased_with(attempt, token).is_some());
                 (!held).then_some((I7, "a stale token"))
             }

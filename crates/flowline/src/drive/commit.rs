@@ -25,7 +25,7 @@ impl<R> Driver<R> {
         self.reply(replies);
         for commit in &mut commits {
             for lease in &commit.leases {
-                if let LeaseUse::Finish { token, .. } = lease {
+                if let LeaseUse::Finish { token, .. } | LeaseUse::Whole { token, .. } = lease {
                     self.ended_attempt(*token);
                 }
             }

@@ -321,7 +321,9 @@ impl<R> Cell<R> {
                 let stale = self.waiting.iter().take(flown).position(relies);
                 // A job that no input relied on (one that `fail_fast` drops) was taken meanwhile: look again. What its
                 // attempt says since is not at fault.
-                if let Some(entry) = stale.and_then(|at| self.waiting.remove(at)) {
+                // One that brought the first line of its attempt may just have found it in the log.
+                let first_line = stale.is_some_and(|at| self.waiting[at].drop_first_line());
+                if let Some(entry) = stale.filter(|_| !first_line).and_then(|at| self.waiting.remove(at)) {
                     replies.push((entry.reply, InputOutcome::StaleLease(None)));
                 }
             }

@@ -47,9 +47,30 @@ impl<R> InputEntry<R> {
         self
     }
 
+    /// Gives the outcome of an attempt its first line to take along, unless some line of the attempt turns out to be in the
+    /// log. There are no others: whoever doesn't know of the first knows of none.
+    pub fn with_first_line(mut self, first: NewEvent) -> InputEntry<R> {
+        if let Some(LeaseUse::Finish { key, attempt, token }) = self.lease {
+            self.lease = Some(LeaseUse::Whole { key, attempt, token });
+            self.lines = vec![first];
+        }
+        self
+    }
+
+    /// Takes that line away again. False if there was none.
+    pub(super) fn drop_first_line(&mut self) -> bool {
+        let Some(LeaseUse::Whole { key, attempt, token }) = self.lease else { return false };
+        self.lease = Some(LeaseUse::Finish { key, attempt, token });
+        self.lines.clear();
+        true
+    }
+
     /// Its outcome if it's refused: for an attempt that has ended, that its lease is gone.
     pub(super) fn refused(&self, refusal: Refusal) -> InputOutcome {
-        let of_attempt = matches!(self.lease, Some(LeaseUse::Finish { .. } | LeaseUse::Keep { .. }));
+        let of_attempt = matches!(
+            self.lease,
+            Some(LeaseUse::Finish { .. } | LeaseUse::Whole { .. } | LeaseUse::Keep { .. })
+        );
         let over = matches!(
             refusal,
             Refusal::Ended(_) | Refusal::StaleAttempt { .. } | Refusal::ReportsTrimmed { .. }

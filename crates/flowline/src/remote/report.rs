@@ -1,11 +1,12 @@
 //! Reports of workers: heartbeats, lines, emits, outcomes, and attempts they give back.
 //!
 //! Each is fenced by the lease and can be repeated: lines say where they start, and emits and outcomes are identified by
-//! their attempt. The first report writes `step.started`.
+//! their attempt. The first report writes `step.started`; an outcome takes it along, so that an attempt that reports nothing
+//! else is one write.
 
 use std::time::Duration;
 
-use flowline_core::event::EventType;
+use flowline_core::event::{EventType, NewEvent};
 use flowline_core::limits::format_bytes;
 use flowline_core::{Json, RunKey, Time, json};
 use flowline_store::{Append, AppendLine, EventQuery, Extend, Extended, Gone, StateSpace};
@@ -248,33 +249,42 @@ impl Remote {
         for ending in endings {
             opened.push(self.open(&ending.lease).await.map(|worker| (worker, ending)));
         }
-        let workers: Vec<&WorkerAttempt> = opened.iter().flatten().map(|(worker, _)| worker).collect();
+        // The commit of an outcome takes the first line along; only a wait must be over before.
+        let delayed = |worker: &&WorkerAttempt| worker.lease.delayed;
+        let workers = opened.iter().flatten().map(|(worker, _)| worker);
+        let workers: Vec<&WorkerAttempt> = workers.filter(delayed).collect();
         let mut begun = match self.begin(&workers).await {
             Ok(begun) => begun.into_iter(),
             Err(error) => return opened.iter().map(|_| Err(again(&error))).collect(),
         };
         let mut answers = Vec::with_capacity(opened.len());
         for opened in opened {
-            answers.push(opened.and_then(
-                |(WorkerAttempt { attempt, lease }, AttemptEnding { outcome, emits, .. })| {
-                    match begun.next() {
-                        // The outcome will be refused in the same way; or it is in the log already.
-                        Some(Ok(()) | Err(EngineError::StaleLease(_))) | None => {}
-                        Some(Err(error)) => return Err(error),
-                    }
-                    let (token, run) = (attempt.token, attempt.run.clone());
-                    // From its claim until now.
-                    let span = || attempt.span((lease.claimed, trace::now()), SpanEnd::of(&outcome));
-                    let span = self.engine.shared.meters.spans.as_ref().and_then(|_| span());
-                    let mut record = Record::after(attempt, 1);
-                    emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
-                    self.engine.shared.remote.forget(token);
-                    let (reply, answer) = oneshot::channel();
-                    let entry = record.finish(outcome, Reply::Caller(reply.into()));
-                    self.engine.shared.mail(DriverMessage::Finished(token, run, entry))?;
-                    Ok((answer, span))
-                },
-            ));
+            answers.push(opened.and_then(|(worker, AttemptEnding { outcome, emits, .. })| {
+                match worker.lease.delayed.then(|| begun.next()).flatten() {
+                    // The outcome will be refused in the same way; or it is in the log already.
+                    Some(Ok(()) | Err(EngineError::StaleLease(_))) | None => {}
+                    Some(Err(error)) => return Err(error),
+                }
+                let has_begun =
+                    worker.lease.delayed || self.engine.shared.remote.has_begun(worker.attempt.token);
+                let first = (!has_begun).then(|| worker.first_event());
+                let WorkerAttempt { attempt, lease } = worker;
+                let (token, run) = (attempt.token, attempt.run.clone());
+                // From its claim until now.
+                let span = || attempt.span((lease.claimed, trace::now()), SpanEnd::of(&outcome));
+                let span = self.engine.shared.meters.spans.as_ref().and_then(|_| span());
+                let mut record = Record::after(attempt, 1);
+                emits.into_iter().for_each(|(name, payload)| record.emit(&name, payload));
+                self.engine.shared.remote.forget(token);
+                let (reply, answer) = oneshot::channel();
+                let entry = record.finish(outcome, Reply::Caller(reply.into()));
+                let entry = match first {
+                    Some(first) => entry.with_first_line(first),
+                    None => entry,
+                };
+                self.engine.shared.mail(DriverMessage::Finished(token, run, entry))?;
+                Ok((answer, span))
+            }));
         }
         let mut reported = Vec::with_capacity(answers.len());
         for answer in answers {
@@ -418,8 +428,12 @@ impl WorkerAttempt {
         started_data(&json::string(worker), &json::string(instance), Some(*claimed))
     }
 
+    fn first_event(&self) -> NewEvent {
+        self.attempt.event(EventType::StepStarted, self.started())
+    }
+
     fn first_line(&self) -> Append {
-        let event = self.attempt.event(EventType::StepStarted, self.started());
+        let event = self.first_event();
         Append {
             run: self.attempt.run.clone(),
             key: self.attempt.key(),

@@ -6,7 +6,7 @@ use super::{Fixture, given};
 use crate::row::Pause;
 use crate::{
     Append, AppendError, Claim, Commit, CommitError, ExpiredLease, Extend, Extended, Gone, JobKey, JobState,
-    LeaseUse, NewJob, Others, Token,
+    LeaseUse, LeasedJob, NewJob, Others, Token,
 };
 
 const STALE: CommitError = CommitError::StaleLease(JobKey::Step(0));
@@ -26,6 +26,7 @@ pub async fn a_wrong_token_commits_nothing(f: Fixture) {
     for token in [Token(0), Token(2), Token(u128::MAX), Token(1 << 64 | 1), Token(1 << 127 | 1)] {
         for lease in [
             LeaseUse::Finish { key, attempt, token },
+            LeaseUse::Whole { key, attempt, token },
             LeaseUse::Keep { key, attempt, token, lines: 1 },
             LeaseUse::Expired { key, attempt, token, lines: 0 },
         ] {
@@ -42,6 +43,7 @@ pub async fn a_wrong_attempt_commits_nothing(f: Fixture) {
     let (key, token, attempt) = (job.key, job.token, 2);
     for lease in [
         LeaseUse::Finish { key, attempt, token },
+        LeaseUse::Whole { key, attempt, token },
         LeaseUse::Keep { key, attempt, token, lines: 1 },
         LeaseUse::Expired { key, attempt, token, lines: 0 },
     ] {
@@ -70,6 +72,23 @@ pub async fn one_stale_lease_among_good_ones_refuses_the_commit(f: Fixture) {
     let stale = LeaseUse::Finish { key: JobKey::Step(1), attempt: 1, token: Token(9) };
     let commit = Commit { leases: vec![given::finish(&jobs[0]), stale], ..given::next(&run, 1) };
     assert_eq!(f.refused(commit).await, CommitError::StaleLease(JobKey::Step(1)));
+}
+
+pub async fn the_whole_of_an_attempt_is_committed_only_if_no_line_of_it_is_in_the_log(f: Fixture) {
+    let line = || given::line(EventType::StepStarted);
+    let (run, job) = f.leased("r").await;
+    let whole =
+        |job: &LeasedJob| vec![LeaseUse::Whole { key: job.key, attempt: job.attempt, token: job.token }];
+    assert_eq!(f.append(given::append(&job, 0, vec![line()])).await, Ok(1));
+    let commit = Commit { leases: whole(&job), events: vec![line().event], ..given::next(&run, 1) };
+    assert_eq!(f.refused(commit).await, STALE);
+    f.commit(Commit { leases: vec![given::finish(&job)], ..given::next(&run, 1) }).await;
+
+    let (run, job) = f.leased("silent").await;
+    f.commit(Commit { leases: whole(&job), events: vec![line().event], ..given::next(&run, 1) }).await;
+    assert_eq!(f.jobs(&run).await, []);
+    let again = Commit { leases: whole(&job), ..given::next(&run, 2) };
+    assert_eq!(f.refused(again).await, STALE);
 }
 
 pub async fn a_lease_is_given_up_only_with_the_lines_that_are_in_the_log(f: Fixture) {

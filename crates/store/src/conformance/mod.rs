@@ -175,6 +175,7 @@ macro_rules! conformance {
                 tokens_are_compared_in_all_their_bits
                 an_unleased_job_cannot_be_finished
                 one_stale_lease_among_good_ones_refuses_the_commit
+                the_whole_of_an_attempt_is_committed_only_if_no_line_of_it_is_in_the_log
                 a_lease_is_given_up_only_with_the_lines_that_are_in_the_log
                 expired_lease_cannot_complete_job
                 a_lease_that_ran_out_completes_until_it_is_given_up

@@ -175,10 +175,8 @@ impl Maker {
             }));
             let one = StateQuery::only(given::STRANGE[0]);
             ops.push(ContractCall::States(StateSpace::new(&run.tenant, StateOwner::Tenant), one));
-            ops.push(ContractCall::Payloads(
-                run.clone(),
-                (0..=self.last_slot).map(PayloadSlot::Emit).collect(),
-            ));
+            let slots = (0..=self.last_slot).map(PayloadSlot::Emit).collect();
+            ops.push(ContractCall::Payloads(run.clone(), slots));
         }
         ops
     }
@@ -399,7 +397,8 @@ impl Maker {
             let lines = self.rng.below(3) as u32;
             let leased = job.state == JobState::Leased;
             uses.push(match self.rng.below(10) {
-                0..4 if leased => LeaseUse::Finish { key, attempt, token },
+                0..3 if leased => LeaseUse::Finish { key, attempt, token },
+                3 if leased => LeaseUse::Whole { key, attempt, token },
                 4..6 if leased => LeaseUse::Keep { key, attempt, token, lines },
                 6..9 if leased => LeaseUse::Expired { key, attempt, token, lines: job.lines },
                 0..6 => LeaseUse::Unleased { key, attempt },
