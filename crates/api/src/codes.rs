@@ -37,7 +37,7 @@ codes! {
     UNAUTHORIZED = 401 "unauthorized" "An API token is required"
         "This server requires `Authorization: Bearer TOKEN`, and the token is missing, unknown, revoked or expired. Create one with `flowline token create`.";
     TOKEN_EXPIRED = 401 "token-expired" "The API token has expired"
-        "The token was valid but has expired; `detail` says when. Replace tokens before they expire with `flowline token rotate ID`, or create another with `flowline token create`. A month after it expired, a token gets `unauthorized` like any that's unknown.";
+        "The token was valid but has expired; `detail` says when. Replace tokens before they expire with `flowline token rotate ID`, or create another with `flowline token create`. A month after it has expired, a token gets `unauthorized`, like an unknown one.";
     FORBIDDEN = 403 "forbidden" "The token doesn't allow this"
         "The token is valid but lacks the scope this needs, or is bound to other flows or queues; `detail` says which. Use another token, or create one that allows it.";
     ROLE = 403 "role" "The event requires another role"
