@@ -118,6 +118,7 @@ pub(crate) struct Shared {
     sealer: OnceCell<Sealer>,
     /// What runs have logged in this instance.
     pub tally: Arc<LogTally>,
+    pub(crate) runners: Arc<Runners>,
     /// What this engine's own runners can run.
     pub needs: Vec<Arc<str>>,
     trouble: watch::Receiver<Option<StoreError>>,
@@ -394,7 +395,7 @@ impl EngineBuilder {
         let (host, inbox) = Host::new(
             store.clone(),
             plans.clone(),
-            runners,
+            runners.clone(),
             remote.seats.clone(),
             config,
             meters.clone(),
@@ -420,6 +421,7 @@ impl EngineBuilder {
             remote,
             sealer: OnceCell::new(),
             tally,
+            runners,
             needs,
             trouble,
             driver: Mutex::new(None),

@@ -92,6 +92,17 @@ impl Engine {
         self.shared.needs.iter().any(|served| **served == *need)
     }
 
+    /// Refuses steps that this instance's own runners wouldn't run, such as those with a secret of another tenant.
+    pub fn check_steps(&self, plan: &Plan) -> Result<(), EngineError> {
+        for (step, planned) in plan.definition.steps.iter().zip(&plan.steps) {
+            let Some(runner) = self.shared.runners.get(&planned.need) else { continue };
+            runner.check(self.tenant(), step).map_err(|error| {
+                EngineError::BeyondBinding(format!("step {:?}: {}", step.name, error.0.error))
+            })?;
+        }
+        Ok(())
+    }
+
     /// Steps that neither this instance nor a remote worker runs. Others on the same store may.
     pub fn unserved(&self, plan: &Plan) -> Vec<Unserved> {
         let mut found: Vec<Unserved> = Vec::new();

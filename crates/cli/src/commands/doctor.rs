@@ -4,10 +4,11 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use flowline::core::Time;
+use flowline::runner::http::Secrets;
 use flowline::store::{Clock, EventQuery, RunQuery, Store, StoreError};
 use serde::Serialize;
 
-use super::CommandContext;
+use super::{CommandContext, NAME_HOST};
 use crate::failure::{Exit, Outcome};
 use crate::open::{StoreUrl, look};
 use crate::output::{self, GREEN, RED, RESET, YELLOW};
@@ -71,6 +72,9 @@ pub async fn run(context: &CommandContext) -> Outcome {
         None => true,
     };
     system_clock(&mut findings);
+    for variable in Secrets::from_env().hostless() {
+        findings.warn("secrets", format!("{variable} names no host, so it signs nothing"), NAME_HOST);
+    }
     if there {
         match look(&context.settings.store.value).await {
             Ok(store) => examine(context, &place, &*store, &mut findings).await,

@@ -252,8 +252,15 @@ fn commands(env: &[String]) -> flowline::runner::command::Command {
 
 /// Runs steps that are requests, with the secrets of this process.
 fn http_config() -> HttpConfig {
-    HttpConfig { secrets: Secrets::from_env(), ..HttpConfig::default() }
+    let secrets = Secrets::from_env();
+    for variable in secrets.hostless() {
+        output::note(&format!("warning: {variable} names no host, so it signs nothing; {NAME_HOST}"));
+    }
+    HttpConfig { secrets, ..HttpConfig::default() }
 }
+
+/// What to do about a secret that names no host.
+const NAME_HOST: &str = "add host=HOST for each host that it may sign requests to, or host=* for any";
 
 /// What this binary's engines can run.
 pub const NEEDS: [&str; 4] = ["command", "http", "start", "send"];

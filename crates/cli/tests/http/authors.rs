@@ -86,3 +86,41 @@ fn attack_4_a_step_reaches_no_run_that_the_author_of_its_definition_may_not_see(
     let again = ask(&served, &admin, "POST", "/v1/flows/f2/runs", &json!({})).json()["runId"].clone();
     assert_eq!(run(&again)["status"], "completed");
 }
+
+#[test]
+fn attack_5_a_definition_uses_no_secret_of_another_tenant_or_for_another_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = token(folder.path(), "default", &["--scope", "operate"]);
+    let theirs = token(folder.path(), "theirs", &["--scope", "operate"]);
+    let secrets =
+        [("FLOWLINE_SECRET_SHOP", "c2VjcmV0 host=*.shop.example"), ("FLOWLINE_SECRET_OLD", "c2VjcmV0")];
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--auth", "tokens"];
+    let served = Served::command_with(folder.path(), &serve, &secrets).unwrap();
+    assert!(served.began.contains("FLOWLINE_SECRET_OLD names no host"), "{}", served.began);
+    assert!(!served.began.contains("FLOWLINE_SECRET_SHOP"), "{}", served.began);
+    let register = |token: &str, url: &str, secret: &str| {
+        let step = json!({ "http": { "post": url, "secret": secret } });
+        ask(&served, token, "POST", "/v1/flows", &json!({ "flow": "f", "steps": { "tell": step } }))
+    };
+    for (token, url, secret, named) in [
+        (&ours, "https://evil.example/x", "SHOP", "host=evil.example to FLOWLINE_SECRET_SHOP"),
+        (&ours, "https://evil.example:9/x.shop.example", "SHOP", "host=evil.example"),
+        (&ours, "https://eu.shop.example", "OLD", "host=eu.shop.example to FLOWLINE_SECRET_OLD"),
+        (&theirs, "https://eu.shop.example", "SHOP", "tenant=theirs"),
+        (&theirs, "https://${input.host}/", "SHOP", "tenant=theirs"),
+    ] {
+        let reply = register(token, url, secret);
+        assert_eq!((reply.status, reply.code().as_str()), (403, "forbidden"), "{url}: {reply:?}");
+        let detail = reply.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("step \"tell\"") && detail.contains(named), "{detail}");
+    }
+    for (url, secret) in [
+        ("https://eu.shop.example:8443/x", "SHOP"),
+        // Known when the step runs, or to another process.
+        ("https://${input.host}/", "SHOP"),
+        ("https://evil.example", "ELSEWHERE"),
+    ] {
+        let reply = register(&ours, url, secret);
+        assert_eq!(reply.status, 201, "{url}: {reply:?}");
+    }
+}

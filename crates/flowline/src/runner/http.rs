@@ -13,11 +13,11 @@ mod sign;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use flowline_core::definition::{HttpRequest, Runner as Run};
+use flowline_core::definition::{HttpRequest, Runner as Run, StepDefinition};
 use flowline_core::limits::Limit;
 use flowline_core::request::Rendered;
 use flowline_core::time::format_duration;
-use flowline_core::{Json, ids};
+use flowline_core::{Json, Tenant, ids};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -81,6 +81,24 @@ impl Runner for Http {
         let shared = self.0.clone();
         Box::pin(async move { shared.attempt(step, input).await })
     }
+
+    fn check(&self, tenant: &Tenant, step: &StepDefinition) -> Result<(), StepError> {
+        let Run::Http(HttpRequest { url, secret: Some(secret), .. }) = &step.runner else { return Ok(()) };
+        self.0.secrets.check(secret, tenant, fixed_host(url))
+    }
+}
+
+/// The host of a URL, unless only a run knows it.
+fn fixed_host(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next()?;
+    let host = match host.rsplit_once(':') {
+        // The colons of an IPv6 address stand in brackets.
+        Some((host, port)) if !port.contains(']') => host,
+        _ => host,
+    };
+    (!authority.contains("${")).then_some(host)
 }
 
 impl Shared {
@@ -168,7 +186,15 @@ impl Shared {
             // The same for every attempt: whoever receives it twice knows that it is one message.
             let id = format!("msg_{}", &ids::digest(step.idempotency_key().as_bytes())[..32]);
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-            headers.put("webhook-signature", &self.secrets.sign(name, &id, now, body.as_bytes())?)?;
+            headers.put(
+                "webhook-signature",
+                &self.secrets.sign(
+                    name,
+                    (step.tenant(), uri.host().unwrap_or_default()),
+                    (&id, now),
+                    body.as_bytes(),
+                )?,
+            )?;
             headers.put("webhook-id", &id)?;
             headers.put("webhook-timestamp", &now.to_string())?;
         }

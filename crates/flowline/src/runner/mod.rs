@@ -16,7 +16,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use flowline_core::Json;
+use flowline_core::definition::StepDefinition;
+use flowline_core::{Json, Tenant};
 
 use crate::step::{Step, StepError};
 
@@ -41,6 +42,11 @@ pub type StepFuture = Pin<Box<dyn Future<Output = Result<Json, StepError>> + Sen
 pub trait Runner: Send + Sync + 'static {
     /// Starts an attempt. Dropping the future stops it.
     fn run(&self, step: Step, input: Json) -> StepFuture;
+
+    /// Why it wouldn't run a step of this tenant, as far as the definition shows.
+    fn check(&self, _tenant: &Tenant, _step: &StepDefinition) -> Result<(), StepError> {
+        Ok(())
+    }
 }
 
 impl<F> Runner for F

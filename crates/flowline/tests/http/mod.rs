@@ -285,7 +285,7 @@ async fn what_is_not_public_is_not_called_unless_allowed() {
 async fn a_signature_can_be_checked_and_the_message_keeps_its_name() {
     let key = b"a key of the test, 32 bytes long";
     let secret = format!("whsec_{}", STANDARD.encode(key));
-    let secrets = Secrets::from_iter([("STOCK".to_owned(), secret.clone())]);
+    let secrets = Secrets::from_iter([("STOCK".to_owned(), format!("{secret} host=127.0.0.1"))]);
     let server = Server::new(vec![Answer::new("500 Oh", ""), Answer::json("1")]).await;
     let step = format!("{{ post: '{}', secret: STOCK }}, retry: {{ attempts: 2, delay: 1ms }}", server.url());
     let told = call(HttpConfig { secrets, ..private() }, &step, json!({ "total": 19 })).await;
@@ -305,9 +305,20 @@ async fn a_signature_can_be_checked_and_the_message_keeps_its_name() {
 }
 
 #[tokio::test]
+async fn attack_5_a_request_to_a_host_that_its_secret_is_not_for_is_not_sent() {
+    let server = Server::new(vec![Answer::json("1")]).await;
+    let secret = "c2VjcmV0 host=shop.example".to_owned();
+    let config = HttpConfig { secrets: Secrets::from_iter([("STOCK".to_owned(), secret)]), ..private() };
+    let told = call(config, &format!("{{ post: '{}', secret: STOCK }}", server.url()), Value::Null).await;
+    assert_eq!(told.code(), "secret_refused");
+    assert!(told.error().contains("add host=127.0.0.1 to FLOWLINE_SECRET_STOCK"), "{}", told.error());
+    assert_eq!(server.asked().len(), 0);
+}
+
+#[tokio::test]
 async fn a_request_that_cannot_be_signed_is_not_sent() {
     let server = Server::new(vec![Answer::json("1")]).await;
-    let secrets = Secrets::from_iter([("STOCK".to_owned(), "no/base64!".to_owned())]);
+    let secrets = Secrets::from_iter([("STOCK".to_owned(), "no/base64! host=*".to_owned())]);
     for name in ["STOCK", "OTHER"] {
         let config = HttpConfig { secrets: secrets.clone(), ..private() };
         let told =

@@ -105,6 +105,7 @@ async fn register(caller: ApiCaller, _: Params, body: Text) -> Result<Response, 
     let flow = caller.flow(&flow)?;
     let engine = flow.engine();
     let known = engine.store().definition(engine.tenant(), &plan.hash).await?;
+    engine.check_steps(&plan)?;
     let origin = known.as_ref().and_then(|known| known.origin.clone());
     let plan = engine.register_plan_by(plan.into(), origin, &caller.principal.binding).await?;
     let unserved = engine.unserved(&plan);

@@ -7,6 +7,7 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use flowline_core::Tenant;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -17,10 +18,52 @@ const VARIABLE: &str = "FLOWLINE_SECRET_";
 /// What may stand before a secret.
 const PREFIX: &str = "whsec_";
 
-/// Secrets by name. Each is base64, with or without `whsec_` before it; several with spaces between sign each request
-/// once each, so that a receiver can change from one to the other.
+/// Secrets by name. The text of each is words with spaces between: keys in base64, with or without `whsec_` before them;
+/// `host=HOST` for each host that it may sign requests to (`*.shop.example` for all below it, `*` for any); and `tenant=NAME`
+/// for each tenant whose steps may use it (`*` for all). Of several keys, each signs every request, so that a receiver can
+/// change from one to the other.
+///
+/// A signature is a way to speak as its owner, so a secret that names no host signs nothing, and one that names no tenant is
+/// for the default tenant.
 #[derive(Clone, Default)]
-pub struct Secrets(BTreeMap<String, String>);
+pub struct Secrets(BTreeMap<String, Secret>);
+
+#[derive(Clone, Default)]
+struct Secret {
+    keys: Vec<String>,
+    hosts: Vec<String>,
+    tenants: Vec<String>,
+}
+
+impl Secret {
+    fn read(text: &str) -> Secret {
+        let mut secret = Secret::default();
+        for word in text.split_whitespace() {
+            // No base64 has these in it.
+            match (word.strip_prefix("host="), word.strip_prefix("tenant=")) {
+                (Some(host), _) => secret.hosts.push(host.to_ascii_lowercase()),
+                (_, Some(tenant)) => secret.tenants.push(tenant.to_owned()),
+                _ => secret.keys.push(word.to_owned()),
+            }
+        }
+        secret
+    }
+
+    fn is_of(&self, tenant: &Tenant) -> bool {
+        match self.tenants.is_empty() {
+            true => *tenant == Tenant::default(),
+            false => self.tenants.iter().any(|known| known == "*" || known == tenant.as_str()),
+        }
+    }
+
+    fn is_for(&self, host: &str) -> bool {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let below = |known: &str| {
+            known.strip_prefix('*').is_some_and(|end| end.starts_with('.') && host.ends_with(end))
+        };
+        self.hosts.iter().any(|known| known == "*" || *known == host || below(known))
+    }
+}
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,7 +73,7 @@ impl fmt::Debug for Secrets {
 
 impl FromIterator<(String, String)> for Secrets {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(secrets: I) -> Secrets {
-        Secrets(secrets.into_iter().collect())
+        Secrets(secrets.into_iter().map(|(name, text)| (name, Secret::read(&text))).collect())
     }
 }
 
@@ -43,16 +86,57 @@ impl Secrets {
         std::env::vars_os().filter_map(named).collect()
     }
 
-    /// The value of `webhook-signature` for a message.
-    pub(super) fn sign(&self, name: &str, id: &str, seconds: u64, body: &[u8]) -> Result<String, StepError> {
-        let Some(value) = self.0.get(name) else {
-            let text = format!(
-                "secret {name:?} isn't set; set {VARIABLE}{name} in the environment of the process that runs the step"
-            );
-            return Err(StepError::fatal(text).code("no_secret"));
+    /// The variables of secrets that name no host, and so sign nothing.
+    pub fn hostless(&self) -> impl Iterator<Item = String> {
+        self.0
+            .iter()
+            .filter(|(_, secret)| secret.hosts.is_empty())
+            .map(|(name, _)| format!("{VARIABLE}{name}"))
+    }
+
+    /// What a definition asks of a secret, as far as it's known: the host may be known only to its runs, and the secret only to
+    /// another process.
+    pub(super) fn check(&self, name: &str, tenant: &Tenant, host: Option<&str>) -> Result<(), StepError> {
+        match (self.0.contains_key(name), host) {
+            (false, _) => Ok(()),
+            (true, Some(host)) => self.find(name, tenant, host).map(drop),
+            (true, None) => self.of(name, tenant).map(drop),
+        }
+    }
+
+    /// Another tenant's secret doesn't exist.
+    fn of(&self, name: &str, tenant: &Tenant) -> Result<&Secret, StepError> {
+        let text = || {
+            format!(
+                "secret {name:?} isn't set for tenant {tenant}; set {VARIABLE}{name} in the environment of the process that runs the step, with tenant={tenant} in it"
+            )
         };
+        let found = self.0.get(name).filter(|secret| secret.is_of(tenant));
+        found.ok_or_else(|| StepError::fatal(text()).code("no_secret"))
+    }
+
+    fn find(&self, name: &str, tenant: &Tenant, host: &str) -> Result<&Secret, StepError> {
+        let secret = self.of(name, tenant)?;
+        if secret.is_for(host) {
+            return Ok(secret);
+        }
+        let text = format!(
+            "secret {name:?} doesn't sign requests to {host}; if it should, add host={host} to {VARIABLE}{name}"
+        );
+        Err(StepError::fatal(text).code("secret_refused"))
+    }
+
+    /// The value of `webhook-signature` for a message to a host, by a step of a tenant.
+    pub(super) fn sign(
+        &self,
+        name: &str,
+        (tenant, host): (&Tenant, &str),
+        (id, seconds): (&str, u64),
+        body: &[u8],
+    ) -> Result<String, StepError> {
+        let secret = self.find(name, tenant, host)?;
         let mut signatures = Vec::new();
-        for secret in value.split_whitespace() {
+        for secret in &secret.keys {
             let key = STANDARD.decode(secret.strip_prefix(PREFIX).unwrap_or(secret)).ok();
             let mac =
                 key.filter(|key| !key.is_empty()).and_then(|key| Hmac::<Sha256>::new_from_slice(&key).ok());
@@ -79,7 +163,7 @@ mod tests {
     use super::*;
 
     fn secrets(value: &str) -> Secrets {
-        Secrets::from_iter([("STOCK".to_owned(), value.to_owned())])
+        Secrets::from_iter([("STOCK".to_owned(), format!("{value} host=*"))])
     }
 
     /// From another implementation:
@@ -95,7 +179,14 @@ mod tests {
     #[test]
     fn a_signature_is_what_another_implementation_makes() {
         let body = "{\"total\":19,\"name\":\"é\"}".as_bytes();
-        let sign = |secret: &str| secrets(secret).sign("STOCK", "msg_2b7e151628aed2a6", 1_763_200_000, body);
+        let sign = |secret: &str| {
+            secrets(secret).sign(
+                "STOCK",
+                (&Tenant::default(), "h"),
+                ("msg_2b7e151628aed2a6", 1_763_200_000),
+                body,
+            )
+        };
         let key = "Zmxvd2xpbmUtdGVzdC1zZWNyZXQtMDEyMzQ1Njc4OQ==";
         assert_eq!(sign(key).unwrap(), GOLDEN);
         assert_eq!(sign(&format!("whsec_{key}")).unwrap(), GOLDEN);
@@ -107,7 +198,7 @@ mod tests {
     #[test]
     fn a_secret_is_never_shown() {
         let shown = |secret: &str| {
-            let error = secrets(secret).sign("STOCK", "m", 1, b"").unwrap_err();
+            let error = secrets(secret).sign("STOCK", (&Tenant::default(), "h"), ("m", 1), b"").unwrap_err();
             format!("{error:?} {:?}", secrets(secret))
         };
         for secret in ["Open! Sesame! 77", "whsec_%%hidden%%", ""] {
@@ -118,7 +209,43 @@ mod tests {
                 "{shown}"
             );
         }
-        let missing = secrets("x").sign("OTHER", "m", 1, b"").unwrap_err();
+        let missing = secrets("x").sign("OTHER", (&Tenant::default(), "h"), ("m", 1), b"").unwrap_err();
         assert!(missing.0.error.contains("set FLOWLINE_SECRET_OTHER"));
+    }
+
+    #[test]
+    fn attack_5_a_secret_signs_for_its_tenants_and_hosts_alone() {
+        let code = |text: &str, tenant: &str, host: &str| {
+            let secrets = Secrets::from_iter([("STOCK".to_owned(), text.to_owned())]);
+            let signed = secrets.sign("STOCK", (&Tenant::new(tenant).unwrap(), host), ("m", 1), b"");
+            signed.map_or_else(|error| error.0.code.unwrap_or_default().to_string(), |_| "signed".to_owned())
+        };
+        let shop = "c2VjcmV0 host=shop.example host=*.Hooks.example";
+        for host in ["shop.example", "SHOP.example", "shop.example.", "eu.hooks.example", "a.b.hooks.example"]
+        {
+            assert_eq!(code(shop, "default", host), "signed", "{host}");
+        }
+        for host in [
+            "evil.example",
+            "hooks.example",
+            "shop.example.evil.example",
+            "evilshop.example",
+            "xhooks.example",
+            "",
+        ] {
+            assert_eq!(code(shop, "default", host), "secret_refused", "{host}");
+        }
+        assert_eq!(code("c2VjcmV0", "default", "shop.example"), "secret_refused", "a host has to be named");
+        assert_eq!(code("c2VjcmV0 host=*", "default", "anything"), "signed");
+        assert_eq!(code("c2VjcmV0 host=*", "acme", "anything"), "no_secret", "it's the default tenant's");
+        assert_eq!(code("c2VjcmV0 host=* tenant=acme", "acme", "anything"), "signed");
+        assert_eq!(code("c2VjcmV0 host=* tenant=acme", "default", "anything"), "no_secret");
+        assert_eq!(code("c2VjcmV0 host=* tenant=*", "acme", "anything"), "signed");
+        let secrets = secrets("c2VjcmV0");
+        assert_eq!(secrets.hostless().count(), 0);
+        assert_eq!(
+            Secrets::from_iter([("A".to_owned(), "x".to_owned())]).hostless().collect::<Vec<_>>(),
+            ["FLOWLINE_SECRET_A"]
+        );
     }
 }
