@@ -80,21 +80,21 @@ fn a_join_that_fires_on_its_first_event_is_wrong() {
 #[test]
 fn a_join_that_is_forgotten_is_wrong() {
     let events = format!("{BOTH_START}; {B_DONE}; {C_DONE}; step.skipped d not_triggered; flow.completed");
-    wrong(judge(DIAMOND, None, &events), "though all it waits for is there");
+    wrong(judge(DIAMOND, None, &events), "although everything it waits for has happened");
 }
 
 #[test]
 fn a_run_that_hangs_is_wrong_and_one_that_ends_twice_too() {
     let hangs = format!("{BOTH_START}; {B_DONE}; {C_DONE}; {D_DONE}");
     wrong(judge(DIAMOND, None, &hangs), "hangs");
-    wrong(judge(DIAMOND, None, &format!("{hangs}; flow.completed; flow.failed")), "follows the end");
+    wrong(judge(DIAMOND, None, &format!("{hangs}; flow.completed; flow.failed")), "comes after the end");
 }
 
 #[test]
 fn a_failed_branch_fails_the_run_and_leaves_its_join() {
     let events = format!("{BOTH_START}; {C_DONE}; step.failed b; step.skipped d not_triggered");
     assert_eq!(judge(DIAMOND, Some("b"), &format!("{events}; flow.failed")), Ok(()));
-    wrong(judge(DIAMOND, Some("b"), &format!("{events}; flow.completed")), "completed, though");
+    wrong(judge(DIAMOND, Some("b"), &format!("{events}; flow.completed")), "completed, although");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_failure_under_continue_counts_as_done_and_a_skip_does_not() {
 
 #[test]
 fn nobody_may_end_a_run_unasked_and_unknown_events_are_noticed() {
-    wrong(judge(DIAMOND, None, "flow.start; flow.cancelled"), "nobody asked");
-    wrong(judge(DIAMOND, None, "flow.start; emit - y"), "does not accept");
+    wrong(judge(DIAMOND, None, "flow.start; flow.cancelled"), "nobody requested that");
+    wrong(judge(DIAMOND, None, "flow.start; emit - y"), "its flow doesn't list");
     wrong(judge(DIAMOND, None, "flow.start; emit - x; emit - x"), "emitted before");
 }
