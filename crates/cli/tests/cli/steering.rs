@@ -61,6 +61,22 @@ fn runs_are_ended_by_hand() {
 }
 
 #[test]
+fn a_step_that_nothing_triggered_is_skipped_at_its_runs_own_end_and_stays_pending_where_that_is_cut_off() {
+    let here = Here::new();
+    let text = "flow: hello\nsteps:\n  a: { command: ['true'], emits: [bad] }\n  \
+        b: { subscribes: [bad], command: ['true'] }\n";
+    here.write("hello.yaml", text);
+    let of_b = |run: &str| here.json(0, &["show", run])["steps"][1]["status"].clone();
+    let own = here.json(0, &["run", "hello.yaml"])["runId"].as_str().unwrap().to_owned();
+    assert_eq!(of_b(&own), "skipped");
+    for verb in [&["cancel"][..], &["complete"], &["fail", "--error", "burnt"]] {
+        let run = here.start(&["hello.yaml"]);
+        here.json(0, &[verb, &[&run]].concat());
+        assert_eq!(of_b(&run), "pending", "{verb:?}");
+    }
+}
+
+#[test]
 fn a_paused_queue_is_not_worked_on_until_it_is_opened() {
     let here = Here::new();
     let run = here.start(&["approve.yaml"]);
