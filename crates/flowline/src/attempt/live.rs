@@ -174,6 +174,12 @@ impl LiveAttempt {
         }
     }
 
+    /// Whether what it logs is discarded.
+    #[cfg(feature = "command")]
+    pub(crate) fn log_is_cut(&self) -> bool {
+        self.logged.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_cut()
+    }
+
     /// Waits for room in the buffer: a step that logs faster than the store writes is slowed down, not buffered for ever.
     #[cfg(feature = "command")]
     pub(crate) async fn make_room(&self) -> Result<(), StepError> {
@@ -209,6 +215,7 @@ impl LiveAttempt {
     /// Writes the buffered lines to the log. An error means that the lease is gone.
     async fn write_lines(&self, _order: &tokio::sync::MutexGuard<'_, ()>) -> Result<(), StepError> {
         let Some(append) = self.record().append() else { return Ok(()) };
+        let _turn = self.tally.turn(&self.attempt.run.tenant).await;
         let mut failed = false;
         loop {
             let answer = self.store.append(vec![append.clone()]).await;

@@ -4,18 +4,23 @@
 //! each instance for itself and from its start; the limits protect the disk, so being generous by a restart is fine.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use flowline_core::RunKey;
 use flowline_core::limits::{Limit, Limits, format_bytes};
+use flowline_core::{RunKey, Tenant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Runs whose volume is remembered at least: a run is forgotten only after so many others have logged since.
 const REMEMBERED: usize = 4_096;
 
-/// What the runs of an instance have logged.
+/// Writes of a tenant's log lines at the same time. More would keep the store from writing for others.
+const WRITERS: usize = 2;
+
+/// What the runs of an instance have logged, and who is writing.
 #[derive(Debug, Default)]
 pub struct LogTally {
     runs: Mutex<Generations>,
+    writers: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
 }
 
 /// Two maps, so that forgetting costs nothing: the older one goes when the younger one is full.
@@ -26,6 +31,16 @@ struct Generations {
 }
 
 impl LogTally {
+    /// Waits until it's the turn of a tenant's attempt to write lines, and keeps it until the turn is dropped.
+    pub async fn turn(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
+        let writers = {
+            let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_tenant = writers.entry(tenant.clone());
+            of_tenant.or_insert_with(|| Arc::new(Semaphore::new(WRITERS))).clone()
+        };
+        writers.acquire_owned().await.ok()
+    }
+
     /// Counts bytes of a run, unless that would be more than `most`.
     fn count(&self, run: &RunKey, bytes: usize, most: usize) -> bool {
         let mut guard = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +127,6 @@ pub fn cut_here(limit: Limit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flowline_core::Tenant;
 
     fn run(id: usize) -> RunKey {
         RunKey::new(Tenant::default(), flowline_core::RunId::new(&format!("r{id}")).expect("an id"))

@@ -26,6 +26,12 @@ use super::message::{self, Odd, StateMessage, StdoutLine};
 use super::{Runner, StepFuture, stray};
 use crate::step::{Level, Step, StepError};
 
+/// Lines of a program that are read without letting others have their turn.
+const AT_ONCE: usize = 256;
+/// Pause after so many lines of a program whose log is cut.
+const UNREAD: Duration = Duration::from_millis(20);
+/// What programs give up to the engine, as `nice` counts it.
+const NICE: i32 = 10;
 /// Passed on from the engine's own environment; everything else a step needs is named with `pass_env`.
 const PASSED: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL"];
 /// Lines of stderr that are repeated in the error of a failed attempt.
@@ -78,6 +84,10 @@ pub trait Listener: Sync {
         message: &str,
         fields: serde_json::Map<String, serde_json::Value>,
     ) -> impl Future<Output = Result<(), StepError>> + Send;
+    /// Called every [`AT_ONCE`] lines: lets others have their turn.
+    fn pause(&self) -> impl Future<Output = ()> + Send {
+        tokio::task::yield_now()
+    }
     fn emit(&self, name: &str, payload: Json) -> Result<(), StepError>;
     fn emit_now(&self, name: &str, payload: Json) -> impl Future<Output = Result<(), StepError>> + Send;
     /// Writes key-value state, or with no value deletes it.
@@ -161,6 +171,14 @@ impl Listener for Step {
     ) -> Result<(), StepError> {
         self.log_with(level, message, fields);
         self.live.make_room().await
+    }
+
+    async fn pause(&self) {
+        match self.live.log_is_cut() {
+            // Nobody will read it, so there's no hurry: the program waits when its pipe is full.
+            true => tokio::time::sleep(UNREAD).await,
+            false => tokio::task::yield_now().await,
+        }
     }
 
     fn emit(&self, name: &str, payload: Json) -> Result<(), StepError> {
@@ -263,7 +281,14 @@ fn spawn(program: &StepProgram<'_>, about: &About) -> Result<Child, StepError> {
     }
     let mut wrapped = CommandWrap::from(command);
     wrapped.wrap(ProcessGroup::leader());
-    wrapped.spawn().map(|process| Child { process, mark, ended: false }).map_err(|error| {
+    let spawned = wrapped.spawn().map(|process| {
+        let child = Child { process, mark, ended: false };
+        // The engine that everyone shares comes first. Where it can't be said, it's a program like any other.
+        let id = child.process.id().and_then(|id| rustix::process::Pid::from_raw(id as i32));
+        let _ = id.map(|id| rustix::process::setpriority_process(Some(id), NICE));
+        child
+    });
+    spawned.map_err(|error| {
         let at = folder.map_or_else(String::new, |folder| format!(" in {}", folder.display()));
         let text = format!("can't start {:?}{at}: {error}", program.display().to_string());
         match error.kind() {
@@ -380,8 +405,13 @@ impl Said {
         payload: Limit,
     ) -> Result<(), StepError> {
         let mut lines = BufReader::new(stdout);
+        let mut read = 0;
         while let Some(line) = next_line(&mut lines, payload).await? {
             self.line(listener, &line).await?;
+            read += 1;
+            if read % AT_ONCE == 0 {
+                listener.pause().await;
+            }
         }
         self.replies = None;
         Ok(())
@@ -502,7 +532,12 @@ async fn read_stderr(
     last: &mut VecDeque<String>,
 ) -> Result<(), StepError> {
     let mut lines = BufReader::new(stderr);
+    let mut read = 0;
     while let Some(line) = next_line(&mut lines, payload).await? {
+        read += 1;
+        if read % AT_ONCE == 0 {
+            listener.pause().await;
+        }
         if line.trim().is_empty() {
             continue;
         }
