@@ -5,6 +5,7 @@
 
 mod clients;
 mod console;
+mod fuzz;
 mod mutants;
 mod probe;
 mod services;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use fuzz::Fuzz;
 use mutants::Mutants;
 use probe::Probe;
 use simulate::Simulate;
@@ -51,6 +53,8 @@ enum Command {
     Simulate(Simulate),
     /// Hunt the planted bugs: each must break an invariant within so many seeds
     Mutants(Mutants),
+    /// Feed made-up bytes to every parser that outsiders reach
+    Fuzz(Fuzz),
     /// Hold the HTTP API against its own description with made-up requests (needs Python)
     Probe(Probe),
     /// Lint the API's description, and use clients generated from it against a server (needs npm and Python)
@@ -92,6 +96,7 @@ fn run(command: Command) -> Result<()> {
         Command::Services { command } => return serve(&root, command),
         Command::Simulate(simulate) => return simulate.run(&root),
         Command::Mutants(mutants) => return mutants.run(&root),
+        Command::Fuzz(fuzz) => return fuzz.run(&root),
         Command::Probe(probe) => return probe.run(&root),
         Command::Clients => return clients::run(&root),
         Command::Console { build } => return console::run(&root, build),

@@ -6,6 +6,7 @@ mod cli;
 mod doctor;
 mod examples;
 mod faults;
+mod fuzz;
 mod http;
 mod instances;
 mod killed;

@@ -16,6 +16,9 @@ use tokio::sync::oneshot;
 /// What these threads give up to all others, as `nice` counts it.
 const NICE: i32 = 15;
 
+/// The stack of each. The parser of expressions goes deep where a text makes no sense to it, and must not end the process.
+const STACK: usize = 64 << 20;
+
 type Task = Box<dyn FnOnce() + Send>;
 
 /// The threads. They are started when they are first needed, and end when this is dropped.
@@ -75,8 +78,10 @@ impl Aside {
         }
         if turns.threads < threads() {
             let bench = self.0.clone();
-            let started =
-                thread::Builder::new().name("flowline-aside".to_owned()).spawn(move || bench.serve());
+            let started = thread::Builder::new()
+                .name("flowline-aside".to_owned())
+                .stack_size(STACK)
+                .spawn(move || bench.serve());
             turns.threads += usize::from(started.is_ok());
         }
         if turns.threads == 0 {
