@@ -130,7 +130,16 @@ struct BenchServer {
 impl BenchServer {
     fn start(url: &str) -> anyhow::Result<BenchServer> {
         let mut process = Command::new(std::env::current_exe()?)
-            .args(["serve", "--store", url, "--listen", "127.0.0.1:0", "--allow-commands"])
+            .args([
+                "serve",
+                "--store",
+                url,
+                "--listen",
+                "127.0.0.1:0",
+                "--auth",
+                "tokens",
+                "--allow-commands",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -140,9 +149,9 @@ impl BenchServer {
         let address = loop {
             line.clear();
             ensure!(said.read_line(&mut line)? > 0, "the server exited immediately");
-            if let Some((_, at)) = line.trim().rsplit_once(" on http://")
-                && let Ok(address) = at.parse()
-            {
+            // The line may be JSON.
+            let at = line.split_once(" on http://").and_then(|(_, at)| at.trim_end().split('"').next());
+            if let Some(address) = at.and_then(|at| at.parse().ok()) {
                 break address;
             }
         };

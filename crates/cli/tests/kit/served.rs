@@ -137,6 +137,14 @@ impl Served {
         assert!(reply.status == 200 || reply.status == 201, "{reply:?}");
     }
 
+    /// The most memory that it has held, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel says");
+        line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
+    }
+
     /// Asks it to stop; what it has said on stderr since it listened, by line.
     pub fn said(mut self) -> Vec<String> {
         let _ = Command::new("kill").args(["-TERM", &self.process.0.id().to_string()]).status();
