@@ -271,6 +271,38 @@ pub async fn a_tenant_with_many_jobs_does_not_starve_another(f: Fixture) {
     assert_eq!(tenants, ["default", "other"]);
 }
 
+pub async fn a_flood_of_one_tenant_leaves_each_other_tenant_its_turn(f: Fixture) {
+    f.define(&given::run("r")).await;
+    let flood = (0..100).map(|n| {
+        let run = given::run(&format!("r{n:03}"));
+        Commit { add: (0..100).map(given::step).collect(), ..given::start(&run) }
+    });
+    f.store.commit(flood.collect()).await.expect("the store answers");
+    // It has been served alone for a while when the others come, whose jobs are younger than all 10,000.
+    assert_eq!(f.claim(given::claim(&(1..=50).collect::<Vec<_>>())).await.jobs.len(), 50);
+    let quiet = ["quiet", "silent"].map(given::tenant);
+    for tenant in &quiet {
+        let there = given::run_of(tenant, "r");
+        f.define(&there).await;
+        f.commit(Commit { add: (0..3).map(given::step).collect(), ..given::start(&there) }).await;
+    }
+    // One at a time, all that they have is among the next nine: each tenant has every third turn.
+    let mut served = Vec::new();
+    for token in 101..=109 {
+        served.push(f.claim(given::claim(&[token])).await.jobs[0].run.tenant.clone());
+    }
+    for tenant in &quiet {
+        assert_eq!(served.iter().filter(|one| *one == tenant).count(), 3, "{served:?}");
+    }
+    // Who comes back has not lost its turn, and a claim of many has room for it.
+    let there = given::run_of(&quiet[0], "again");
+    f.commit(Commit { add: vec![given::step(0)], ..given::start(&there) }).await;
+    let many: Vec<u128> = (201..=220).collect();
+    let claimed = f.claim(given::claim(&many)).await.jobs;
+    assert_eq!(claimed.len(), 20);
+    assert_eq!(claimed.iter().filter(|job| job.run.tenant == quiet[0]).count(), 1);
+}
+
 pub async fn a_deep_queue_is_claimed_in_order_to_its_end(f: Fixture) {
     f.define(&given::run("r")).await;
     let starts = (0..2_000).map(|n| {

@@ -64,6 +64,7 @@ macro_rules! conformance {
                 a_claim_rotates_over_lanes
                 claims_of_one_job_each_rotate_over_lanes
                 a_tenant_with_many_jobs_does_not_starve_another
+                a_flood_of_one_tenant_leaves_each_other_tenant_its_turn
                 a_deep_queue_is_claimed_in_order_to_its_end
             ]
             commit: [
