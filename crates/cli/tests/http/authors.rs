@@ -88,6 +88,42 @@ fn attack_4_a_step_reaches_no_run_that_the_author_of_its_definition_may_not_see(
 }
 
 #[test]
+fn attack_4_a_step_uses_no_state_that_the_author_of_its_definition_may_not_see() {
+    let folder = tempfile::tempdir().unwrap();
+    let (admin, bound) = (token(folder.path(), "default", &["--scope", "admin"]), bound(folder.path()));
+    let worker = token(folder.path(), "default", &["--scope", "work", "--bind-queue", "q1"]);
+    let served = Served::start(folder.path(), &["--auth", "tokens"]);
+    let flow = json!({ "flow": "f1", "steps": { "work": { "worker": "q1" } } });
+    let attempt = |author: &str| {
+        assert!(ask(&served, author, "POST", "/v1/flows", &flow).status < 300);
+        assert_eq!(ask(&served, author, "POST", "/v1/flows/f1/runs", &json!({})).status, 201);
+        let claim = json!({ "worker": "w", "queues": ["q1"], "waitMs": 20_000 });
+        ask(&served, &worker, "POST", "/v1/work/claim", &claim).json()["jobs"][0]["lease"].clone()
+    };
+    let set = |lease: &Value, from: u32, scope: &str| {
+        let line = json!({ "state": { "set": "k", "value": 1, "scope": scope } });
+        let lines = json!({ "lease": lease, "fromLine": from, "lines": [line] });
+        ask(&served, &worker, "POST", "/v1/work/append", &lines)
+    };
+    let lease = attempt(&bound);
+    for scope in ["tenant", "orders"] {
+        let reply = set(&lease, 0, scope);
+        assert_eq!(reply.code(), "invalid", "{scope}: {reply:?}");
+        assert!(
+            reply.json()["detail"].as_str().unwrap().contains("use the scope `run` or `flow`"),
+            "{reply:?}"
+        );
+        let found = ask(&served, &admin, "GET", &format!("/v1/state/{scope}/k"), &json!({}));
+        assert_eq!(found.code(), "no-such-key", "{scope}");
+    }
+    assert_eq!(set(&lease, 0, "run").status, 200);
+    assert_eq!(set(&lease, 1, "flow").status, 200);
+    // The operator's own definition may.
+    let lease = attempt(&admin);
+    assert_eq!(set(&lease, 0, "tenant").status, 200);
+}
+
+#[test]
 fn attack_5_a_definition_uses_no_secret_of_another_tenant_or_for_another_host() {
     let folder = tempfile::tempdir().unwrap();
     let ours = token(folder.path(), "default", &["--scope", "operate"]);

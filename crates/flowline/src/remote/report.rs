@@ -9,7 +9,7 @@ use std::time::Duration;
 use flowline_core::event::{EventType, NewEvent};
 use flowline_core::limits::format_bytes;
 use flowline_core::{Json, RunKey, Time, json};
-use flowline_store::{Append, AppendLine, EventQuery, Extend, Extended, Gone, StateSpace};
+use flowline_store::{Append, AppendLine, EventQuery, Extend, Extended, Gone, StateOwner, StateSpace};
 use tokio::sync::oneshot;
 
 use super::lease::Lease;
@@ -119,6 +119,7 @@ impl Remote {
     ) -> Result<Appended, EngineError> {
         let refused = |error: StepError| EngineError::Invalid(error.0.error);
         let worker = self.open(lease).await?;
+        self.may_use_state(&worker.attempt, &lines).await?;
         let begun = self.begin(&[&worker]).await?.pop().unwrap_or(Ok(()));
         let WorkerAttempt { attempt, .. } = worker;
         // Line 0 is `step.started`, which the worker does not count.
@@ -166,6 +167,22 @@ impl Remote {
             found.push(store.state(&space, &key).await?.map(|found| found.value));
         }
         Ok(Appended { lines, found })
+    }
+
+    /// Refuses state that all flows share to a definition whose author was bound: the author may not see it either.
+    async fn may_use_state(&self, attempt: &Attempt, lines: &[Said]) -> Result<(), EngineError> {
+        let is_shared = |line: &Said| match line {
+            Said::Set { scope, .. } | Said::Delete { scope, .. } | Said::Get { scope, .. } => {
+                let owner = scope.of(&attempt.run.run, &attempt.plan.flow);
+                matches!(owner, StateOwner::Tenant | StateOwner::Named(_))
+            }
+            Said::Log { .. } => false,
+        };
+        if !lines.iter().any(is_shared) || self.engine.author_of(&attempt.plan.hash).await?.is_unbound() {
+            return Ok(());
+        }
+        let text = "this definition was registered with a token that's bound to flows or queues, so its steps can't use state that all flows share; use the scope `run` or `flow`, or register it with a token that isn't bound";
+        Err(EngineError::Invalid(text.to_owned()))
     }
 
     /// Refuses log lines of these sizes if the attempt, or its run, has logged as much as it may.
