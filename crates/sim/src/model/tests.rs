@@ -141,5 +141,5 @@ fn a_failure_under_continue_counts_as_done_and_a_skip_does_not() {
 fn nobody_may_end_a_run_unasked_and_unknown_events_are_noticed() {
     wrong(judge(DIAMOND, None, "flow.start; flow.cancelled"), "nobody requested that");
     wrong(judge(DIAMOND, None, "flow.start; emit - y"), "its flow doesn't list");
-    wrong(judge(DIAMOND, None, "flow.start; emit - x; emit - x"), "emitted before");
+    wrong(judge(DIAMOND, None, "flow.start; emit - x; emit - x"), "already emitted");
 }
