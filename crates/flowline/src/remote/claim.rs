@@ -1,6 +1,8 @@
 //! Claims: leases jobs to a worker, loads what their attempts need, and hands them out.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flowline_core::Time;
 use flowline_core::ids::check_name;
@@ -11,11 +13,15 @@ use tokio::time::Instant;
 
 use super::lease::{Lease, holder};
 use super::room::WorkFound;
-use super::{ACKNOWLEDGE, Assignment, CLAIM, LONGEST_WAIT, REMOTE, Remote, WorkRequest, locked};
+use super::seats::{HandedJobs, WorkerSeat};
+use super::{
+    ACKNOWLEDGE, Assignment, AttemptEnding, CLAIM, LONGEST_WAIT, REMOTE, Remote, WorkRequest, locked,
+};
 use crate::attempt::{FirstLine, Launch};
 use crate::drive::prepare;
 use crate::engine::EngineError;
 use crate::ledger::HandedOff;
+use crate::operate::Applied;
 use crate::seal::Sealer;
 use crate::step::StepError;
 
@@ -29,10 +35,8 @@ const QUEUES: usize = 100;
 impl Remote {
     /// Leases jobs to a worker; if there are none, waits for the first. Returns none if the time is up or
     /// this instance stops. If the future is dropped, what was leased is given back.
-    pub async fn claim(&self, mut request: WorkRequest) -> Result<Vec<Assignment>, EngineError> {
+    pub async fn claim(&self, request: WorkRequest) -> Result<Vec<Assignment>, EngineError> {
         request.check()?;
-        request.queues.sort();
-        request.queues.dedup();
         if self.engine.shared.remote.room.is_closed() {
             return Err(EngineError::Stopped);
         }
@@ -41,33 +45,60 @@ impl Remote {
             return Ok(self.look(request).await?.found);
         }
         let deadline = Instant::now() + request.wait.min(LONGEST_WAIT);
-        let queues: Arc<[Arc<str>]> = request.queues.iter().map(|queue| queue.as_str().into()).collect();
-        let (shared, tenant) = (&self.engine.shared, self.engine.tenant());
-        let place = (tenant.clone(), queues.clone());
-        loop {
-            let (seat, handed) = shared.remote.seats.sit(&request.worker, tenant, &queues);
-            let look = || async {
-                seat.withhold().await;
-                let looked = self.look(request.clone()).await;
-                if looked.as_ref().is_ok_and(|look| look.found.is_empty()) {
-                    seat.offer();
-                }
-                looked
-            };
-            let store = shared.store.clone();
-            let mut handed = Awaited::new(handed, move |handed: HandedOff| async move {
-                let _ = store.release(vec![handed.attempt.lease()]).await;
-            });
-            tokio::select! {
-                biased;
-                handed = &mut handed.told => match handed {
-                    Ok(handed) => return self.receive(request.clone(), handed).await,
-                    // The commit came to nothing.
-                    Err(_) => continue,
-                },
-                found = shared.remote.room.wait(&*shared.store, place.clone(), deadline, look) => return found,
+        let shared = &self.engine.shared;
+        let place = (self.engine.tenant().clone(), queues_of(&request));
+        let (seat, mut handed) = self.sit(&request);
+        let look = || async {
+            seat.withhold().await;
+            let looked = self.look(request.clone()).await;
+            if looked.as_ref().is_ok_and(|look| look.found.is_empty()) {
+                seat.offer();
             }
+            looked
+        };
+        let first = tokio::select! {
+            biased;
+            first = handed.first() => first,
+            found = shared.remote.room.wait(&*shared.store, place.clone(), deadline, look) => return found,
+        };
+        shared.remote.room.found(&place);
+        drop(seat);
+        let mut all = vec![first];
+        all.extend(handed.rest().await);
+        self.receive(request, all).await
+    }
+
+    /// Reports how attempts ended, as [`Remote::complete`] does, and has the commits hand the jobs that follow to the worker
+    /// that reports. If there are none, looks for others. Jobs that can't be had now are for the next claim.
+    pub async fn complete_and_claim(
+        &self,
+        endings: Vec<AttemptEnding>,
+        mut request: WorkRequest,
+    ) -> (Vec<Result<Applied, EngineError>>, Vec<Assignment>) {
+        request.wait = Duration::ZERO;
+        let (seat, handed) = self.sit(&request);
+        let reports = self.complete(endings).await;
+        drop(seat);
+        // To whoever is told of nothing but an error, jobs would be lost.
+        if let [Err(_)] = reports[..] {
+            return (reports, Vec::new());
         }
+        let handed = handed.rest().await;
+        let jobs = match handed.is_empty() {
+            true => self.claim(request).await,
+            false => self.receive(Arc::new(request), handed).await,
+        };
+        (reports, jobs.unwrap_or_default())
+    }
+
+    /// Takes a seat for what the worker asks for.
+    fn sit(&self, request: &WorkRequest) -> (WorkerSeat, HandedJobs) {
+        let (shared, tenant) = (&self.engine.shared, self.engine.tenant());
+        let room = match shared.remote.room.is_closed() {
+            true => 0,
+            false => request.limit.clamp(1, CLAIM),
+        };
+        shared.remote.seats.sit(&request.worker, tenant, &queues_of(request), room, shared.store.clone())
     }
 
     /// One look into the store.
@@ -76,19 +107,25 @@ impl Remote {
         self.to_its_end(async move { remote.take(&request).await }).await
     }
 
-    /// Takes over a job that a commit leased to this worker.
+    /// Takes over jobs that commits leased to this worker.
     async fn receive(
         &self,
         request: Arc<WorkRequest>,
-        handed: HandedOff,
+        handed: Vec<HandedOff>,
     ) -> Result<Vec<Assignment>, EngineError> {
-        let (at, expires) = (handed.at, handed.at + handed.ttl);
+        let at = handed.iter().map(|handed| handed.at).max().unwrap_or_default();
+        let expires = handed.iter().map(|handed| handed.at + handed.ttl).min().unwrap_or_default();
         let remote = self.clone();
         let received = self.to_its_end(async move {
-            let (launches, failed) = match handed.launch() {
-                Ok(launch) => (vec![launch], Vec::new()),
-                Err(job) => remote.prepare(vec![*job]).await,
-            };
+            let (mut launches, mut unread) = (Vec::with_capacity(handed.len()), Vec::new());
+            for handed in handed {
+                match handed.launch() {
+                    Ok(launch) => launches.push(launch),
+                    Err(job) => unread.push(*job),
+                }
+            }
+            let (read, failed) = remote.prepare(unread).await;
+            launches.extend(read);
             let found = remote.assign(&request, launches, failed, at, expires).await?;
             Ok(WorkFound { found, due_in: None })
         });
@@ -130,7 +167,7 @@ impl Remote {
             .claim(Claim {
                 tenant: Some(self.engine.tenant().clone()),
                 needs: vec![REMOTE.into()],
-                free: request.queues.iter().map(|queue| (queue.as_str().into(), limit)).collect(),
+                free: queues_of(request).iter().map(|queue| (queue.clone(), limit)).collect(),
                 free_elsewhere: 0,
                 tokens,
                 ttl: ACKNOWLEDGE.min(shared.config.lease),
@@ -241,9 +278,7 @@ impl Remote {
         if let Err(error) = too_large {
             let outcome = Err(StepError::fatal(error).code("too_large"));
             // Where this fails the lease runs out, and the next attempt fails the same way.
-            let _ = self
-                .complete(vec![super::AttemptEnding { lease: job.lease, outcome, emits: Vec::new() }])
-                .await;
+            let _ = self.complete(vec![AttemptEnding { lease: job.lease, outcome, emits: Vec::new() }]).await;
         }
     }
 
@@ -300,6 +335,12 @@ impl WorkRequest {
             None => Ok(()),
         }
     }
+}
+
+/// The queues that a worker serves, in order.
+fn queues_of(request: &WorkRequest) -> Arc<[Arc<str>]> {
+    let queues: BTreeSet<&str> = request.queues.iter().map(String::as_str).collect();
+    queues.into_iter().map(Arc::from).collect()
 }
 
 fn given_back(job: LeasedJob) -> Extend {

@@ -113,6 +113,14 @@ impl WaitingRoom {
         }
     }
 
+    /// Somebody in this line got work without looking: it's no place where looks are in vain.
+    pub(super) fn found(&self, place: &Place) {
+        let line = locked(&self.lines).get(place).cloned();
+        if let Some(Ok(mut line)) = line.as_ref().map(|line| line.try_lock()) {
+            line.vain = 0;
+        }
+    }
+
     fn line(&self, store: &dyn Store, place: Place) -> Arc<tokio::sync::Mutex<Line>> {
         let mut lines = locked(&self.lines);
         if lines.len() >= LINES {

@@ -1,8 +1,8 @@
-//! Seats: let a commit lease a new job directly to a waiting remote worker, which saves the claim, a durable write.
+//! Seats: let a commit lease new jobs directly to a remote worker, which saves the claim, a durable write.
 //!
-//! A worker takes a seat while it waits. A commit reserves the oldest seat for the job's queue, and once it has landed,
-//! the job goes to the worker in that seat. If the worker has left, the lease is given back; if this process dies, the
-//! lease expires like any that nobody acknowledged. A seat takes one job; the worker's next claim finds the others.
+//! A worker takes a seat while it waits, and while its reports are committed, for as many jobs as it has room for. A commit
+//! reserves room in the oldest seat for the job's queue, and once it has landed, the job goes to the worker in that seat. If
+//! the worker has left, the lease is given back; if this process dies, the lease expires like any that nobody acknowledged.
 //!
 //! Seats are only a shortcut. Waiting workers also look into the store, where they find what other instances commit.
 
@@ -11,12 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use flowline_core::Tenant;
-use flowline_store::{Extend, Handoff, Token};
-use tokio::sync::oneshot;
+use flowline_store::{Extend, Handoff, Store, Token};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, timeout_at};
 
 use super::lease::holder;
 use super::{ACKNOWLEDGE, locked};
 use crate::ledger::HandedOff;
+
+/// How long a worker with jobs to start waits for more that commits on their way have reserved room for.
+const MORE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seats(Arc<Mutex<Taken>>);
@@ -24,11 +28,11 @@ pub(crate) struct Seats(Arc<Mutex<Taken>>);
 #[derive(Debug, Default)]
 struct Taken {
     last: u64,
-    /// By tenant and queue, those who sit there, the first to come first.
+    /// By tenant and queue, the seats that commits may use, the first to be taken first.
     rows: HashMap<(Tenant, Arc<str>), BTreeSet<u64>>,
     sitting: HashMap<u64, Sitting>,
-    /// Those that a commit on its way has promised a job.
-    reserved: HashMap<Token, oneshot::Sender<HandedOff>>,
+    /// Room that a commit on its way has reserved.
+    reserved: HashMap<Token, (u64, mpsc::UnboundedSender<HandedOff>)>,
 }
 
 #[derive(Debug)]
@@ -36,7 +40,15 @@ struct Sitting {
     worker: Arc<str>,
     tenant: Tenant,
     queues: Arc<[Arc<str>]>,
-    tell: oneshot::Sender<HandedOff>,
+    tell: mpsc::UnboundedSender<HandedOff>,
+    /// For how many jobs there is room.
+    room: usize,
+    /// How many of them commits have reserved.
+    promised: usize,
+    /// Whether commits may use it.
+    open: bool,
+    /// Told when room that was reserved is not used after all.
+    freed: Arc<Notify>,
 }
 
 /// A place to wait, until it's dropped.
@@ -44,28 +56,40 @@ struct Sitting {
 pub(super) struct WorkerSeat {
     seats: Seats,
     number: u64,
+    freed: Arc<Notify>,
+}
+
+/// The jobs that commits hand to a seat. What was not heard when it's dropped is given back.
+pub(super) struct HandedJobs {
+    told: mpsc::UnboundedReceiver<HandedOff>,
+    store: Arc<dyn Store>,
 }
 
 impl Seats {
-    /// Takes a seat. The receiver fails if the commit that had reserved it didn't land: take another seat.
+    /// Takes a seat for a worker with room for so many jobs.
     pub(super) fn sit(
         &self,
         worker: &str,
         tenant: &Tenant,
         queues: &Arc<[Arc<str>]>,
-    ) -> (WorkerSeat, oneshot::Receiver<HandedOff>) {
-        let (tell, told) = oneshot::channel();
+        room: usize,
+        store: Arc<dyn Store>,
+    ) -> (WorkerSeat, HandedJobs) {
+        let (tell, told) = mpsc::unbounded_channel();
+        let freed = Arc::new(Notify::new());
         let mut taken = self.lock();
         taken.last += 1;
         let number = taken.last;
         let (worker, tenant, queues) = (worker.into(), tenant.clone(), queues.clone());
-        taken.sitting.insert(number, Sitting { worker, tenant, queues, tell });
-        taken.offer(number);
+        let sitting =
+            Sitting { worker, tenant, queues, tell, room, promised: 0, open: true, freed: freed.clone() };
+        taken.sitting.insert(number, sitting);
+        taken.list(number);
         drop(taken);
-        (WorkerSeat { seats: self.clone(), number }, told)
+        (WorkerSeat { seats: self.clone(), number, freed }, HandedJobs { told, store })
     }
 
-    /// Reserves a seat for a job of this queue, and says how the commit leases it.
+    /// Reserves room for a job of this queue, and says how the commit leases it.
     pub(crate) fn reserve(
         &self,
         tenant: &Tenant,
@@ -79,22 +103,33 @@ impl Seats {
             return None;
         }
         let number = *taken.rows.get(&(tenant.clone(), queue.clone()))?.first()?;
-        let Sitting { worker, tell, .. } = taken.leave(number)?;
-        let token = token();
-        taken.reserved.insert(token, tell);
-        Some(Handoff { token, ttl: ACKNOWLEDGE.min(lease), worker: holder(&worker, instance) })
+        let sitting = taken.sitting.get_mut(&number)?;
+        sitting.promised += 1;
+        let is_full = sitting.promised >= sitting.room;
+        let (worker, tell, token) = (holder(&sitting.worker, instance), sitting.tell.clone(), token());
+        if is_full {
+            taken.unlist(number);
+        }
+        taken.reserved.insert(token, (number, tell));
+        Some(Handoff { token, ttl: ACKNOWLEDGE.min(lease), worker })
     }
 
     /// The commit didn't land, or the store didn't lease the job.
     pub(crate) fn cancel(&self, token: Token) {
-        drop(self.lock().reserved.remove(&token));
+        let mut taken = self.lock();
+        let Some((number, _)) = taken.reserved.remove(&token) else { return };
+        if let Some(sitting) = taken.sitting.get_mut(&number) {
+            sitting.promised -= 1;
+            sitting.freed.notify_one();
+            taken.list(number);
+        }
     }
 
     /// Hands the job to the worker in the seat. Returns its lease if the worker has left.
     pub(crate) fn hand_off(&self, handed: HandedOff) -> Result<(), Extend> {
         let reserved = self.lock().reserved.remove(&handed.attempt.token);
         let unheard = match reserved {
-            Some(tell) => tell.send(handed).err(),
+            Some((_, tell)) => tell.send(handed).err().map(|unheard| unheard.0),
             None => Some(handed),
         };
         unheard.map_or(Ok(()), |handed| Err(handed.attempt.lease()))
@@ -106,17 +141,19 @@ impl Seats {
 }
 
 impl Taken {
-    /// Lets commits reserve a seat.
-    fn offer(&mut self, number: u64) {
-        let Some(Sitting { tenant, queues, .. }) = self.sitting.get(&number) else { return };
-        for queue in queues.iter() {
-            self.rows.entry((tenant.clone(), queue.clone())).or_default().insert(number);
+    /// Lets commits use a seat that is open and has room.
+    fn list(&mut self, number: u64) {
+        let Some(sitting) = self.sitting.get(&number) else { return };
+        if !sitting.open || sitting.promised >= sitting.room {
+            return;
+        }
+        for queue in sitting.queues.iter() {
+            self.rows.entry((sitting.tenant.clone(), queue.clone())).or_default().insert(number);
         }
     }
 
-    /// Keeps commits from reserving it. False if one already has.
-    fn withhold(&mut self, number: u64) -> bool {
-        let Some(Sitting { tenant, queues, .. }) = self.sitting.get(&number) else { return false };
+    fn unlist(&mut self, number: u64) {
+        let Some(Sitting { tenant, queues, .. }) = self.sitting.get(&number) else { return };
         for queue in queues.iter() {
             let row = (tenant.clone(), queue.clone());
             if let Some(numbers) = self.rows.get_mut(&row) {
@@ -126,32 +163,134 @@ impl Taken {
                 }
             }
         }
-        true
-    }
-
-    fn leave(&mut self, number: u64) -> Option<Sitting> {
-        self.withhold(number);
-        self.sitting.remove(&number)
     }
 }
 
 impl WorkerSeat {
-    /// Keeps commits from reserving it, before a look into the store: what that finds would be too much for a worker that a
-    /// commit has a job for. Where one has, this does not end: whoever waits for it waits for the job too, and hears of that.
+    /// Keeps commits from using it, before a look into the store: what that finds would be too much for a worker that a
+    /// commit has a job for. Where one has, this waits: for the job, which whoever waits hears of, or for the commit to come
+    /// to nothing.
     pub(super) async fn withhold(&self) {
-        if !self.seats.lock().withhold(self.number) {
-            std::future::pending::<()>().await;
+        loop {
+            {
+                let mut taken = self.seats.lock();
+                taken.unlist(self.number);
+                let Some(sitting) = taken.sitting.get_mut(&self.number) else { return };
+                sitting.open = false;
+                if sitting.promised == 0 {
+                    return;
+                }
+            }
+            self.freed.notified().await;
         }
     }
 
-    /// Lets commits reserve it again, after a look that found nothing.
+    /// Lets commits use it again, after a look that found nothing.
     pub(super) fn offer(&self) {
-        self.seats.lock().offer(self.number);
+        let mut taken = self.seats.lock();
+        if let Some(sitting) = taken.sitting.get_mut(&self.number) {
+            sitting.open = true;
+            taken.list(self.number);
+        }
     }
 }
 
 impl Drop for WorkerSeat {
     fn drop(&mut self) {
-        self.seats.lock().leave(self.number);
+        let mut taken = self.seats.lock();
+        taken.unlist(self.number);
+        taken.sitting.remove(&self.number);
+    }
+}
+
+impl HandedJobs {
+    /// The first job. Waits as long as the seat is there.
+    pub(super) async fn first(&mut self) -> HandedOff {
+        match self.told.recv().await {
+            Some(handed) => handed,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The others, once the seat is left: those that commits on their way have reserved room for.
+    pub(super) async fn rest(mut self) -> Vec<HandedOff> {
+        let (by, mut all) = (Instant::now() + MORE, Vec::new());
+        while let Ok(Some(handed)) = timeout_at(by, self.told.recv()).await {
+            all.push(handed);
+        }
+        all
+    }
+}
+
+impl Drop for HandedJobs {
+    fn drop(&mut self) {
+        self.told.close();
+        let mut unheard = Vec::new();
+        while let Ok(handed) = self.told.try_recv() {
+            unheard.push(handed.attempt.lease());
+        }
+        if !unheard.is_empty()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let store = self.store.clone();
+            // Where this fails they expire like any that nobody acknowledged.
+            runtime.spawn(async move {
+                let _ = store.release(unheard).await;
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flowline_store::{Clock, MemoryStore};
+
+    fn reserve(seats: &Seats, queue: &str, token: u128) -> bool {
+        let lease = Duration::from_secs(30);
+        seats.reserve(&Tenant::default(), &queue.into(), "here", lease, || Token(token)).is_some()
+    }
+
+    fn sit(seats: &Seats, room: usize) -> (WorkerSeat, HandedJobs) {
+        let queues: Arc<[Arc<str>]> = Arc::new(["a".into(), "b".into()]);
+        seats.sit("w", &Tenant::default(), &queues, room, Arc::new(MemoryStore::new(Clock::system())))
+    }
+
+    #[tokio::test]
+    async fn commits_reserve_as_much_room_as_a_seat_has_and_get_back_what_they_do_not_use() {
+        let seats = Seats::default();
+        assert!(!reserve(&seats, "a", 1), "nobody sits there");
+        let (seat, jobs) = sit(&seats, 2);
+        assert!(reserve(&seats, "a", 1) && reserve(&seats, "b", 2) && !reserve(&seats, "a", 3));
+        assert!(!reserve(&seats, "c", 3), "it serves other queues");
+        seats.cancel(Token(1));
+        assert!(reserve(&seats, "b", 4) && !reserve(&seats, "b", 5));
+        drop(seat);
+        seats.cancel(Token(2));
+        assert!(!reserve(&seats, "a", 6), "the worker has left");
+        seats.cancel(Token(4));
+        assert!(jobs.rest().await.is_empty(), "nothing was handed over, and nothing is waited for");
+    }
+
+    #[tokio::test]
+    async fn a_seat_without_room_takes_nothing() {
+        let seats = Seats::default();
+        let _seat = sit(&seats, 0);
+        assert!(!reserve(&seats, "a", 1));
+    }
+
+    #[tokio::test]
+    async fn a_look_waits_for_what_is_reserved_and_keeps_more_from_being_so() {
+        let seats = Seats::default();
+        let (seat, _jobs) = sit(&seats, 2);
+        assert!(reserve(&seats, "a", 1));
+        let moment = Duration::from_millis(20);
+        assert!(tokio::time::timeout(moment, seat.withhold()).await.is_err(), "a commit has a job for it");
+        assert!(!reserve(&seats, "a", 2), "a look is about to begin");
+        seats.cancel(Token(1));
+        seat.withhold().await;
+        assert!(!reserve(&seats, "a", 3));
+        seat.offer();
+        assert!(reserve(&seats, "a", 4));
     }
 }

@@ -114,20 +114,19 @@ async fn complete(
     let endings =
         asked.outcomes.into_iter().enumerate().map(ending).collect::<Result<Vec<AttemptEnding>, _>>()?;
     let remote = caller.work();
-    let mut reports = remote.complete(endings).await;
+    let (mut reports, jobs) = match next {
+        // What was reported is reported: that there is no work to be had is said by the next claim.
+        Some(next) => {
+            app.workers.note(remote.engine(), &caller.principal.subject, &next.worker, &next.queues).await;
+            remote.complete_and_claim(endings, next).await
+        }
+        None => (remote.complete(endings).await, Vec::new()),
+    };
     if let [Err(_)] = reports[..]
         && let Some(Err(error)) = reports.pop()
     {
         return Err(error.into());
     }
-    let jobs = match next {
-        // What was reported is reported: that there is no work to be had is said by the next claim.
-        Some(next) => {
-            app.workers.note(remote.engine(), &caller.principal.subject, &next.worker, &next.queues).await;
-            remote.claim(WorkRequest { wait: Duration::ZERO, ..next }).await.unwrap_or_default()
-        }
-        None => Vec::new(),
-    };
     let results = reports.into_iter().map(reported).collect();
     Ok(Json(work::CompleteAnswer { results, jobs, times: times(remote.engine()) }).into_response())
 }
