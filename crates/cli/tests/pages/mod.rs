@@ -78,6 +78,7 @@ pages! {
     recipes: "docs/recipes.md",
     redis: "docs/redis.md",
     rust: "docs/rust.md",
+    security: "docs/security.md",
     server: "docs/server.md",
     simulate: "docs/simulate.md",
     simulation: "docs/simulation.md",
