@@ -25,6 +25,7 @@ const SHARED: &[(&str, &str)] = &[
 const KEPT: &[(&str, &str)] = &[
     ("Attempt", "crates/flowline/"),
     ("Backoff", "crates/core/"),
+    ("Binding", "crates/types/"),
     ("Callback", "crates/api/"),
     ("Claim", "crates/store/"),
     ("Commit", "crates/store/"),
