@@ -98,6 +98,8 @@ codes! {
         "The server is at its limit. Try again after the time in `Retry-After`.";
     TOO_MANY_WRONG_TOKENS = 429 "too-many-wrong-tokens" "Too many wrong tokens from this address"
         "Your address sent more tokens or sessions that aren't valid than `max-wrong-tokens` allows per minute. Valid ones still work, even from this address. Find the client there that uses an unknown, revoked or expired token, and give it a valid one; then try again after the time in `Retry-After`.";
+    QUOTA_EXCEEDED = 429 "quota-exceeded" "The tenant has used up a quota"
+        "The server limits how many runs a tenant may have that haven't ended (`runs`), or how many it may start per second (`starts`); `detail` says which. Nothing was started. Try again after the time in `Retry-After`, or when some runs have ended; or ask who operates the server for more.";
     INBOX_FULL = 429 "inbox-full" "The run's inbox is full"
         "The machine has too many pending events, because the actions of an earlier one are still running. The event wasn't accepted. Send it again after the time in `Retry-After`.";
     INTERNAL = 500 "internal" "Internal error"

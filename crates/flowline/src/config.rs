@@ -8,6 +8,7 @@ use flowline_core::Tenant;
 use flowline_core::limits::Limits;
 use flowline_store::row::Retention;
 
+use crate::quota::Quotas;
 use crate::reconcile::Reconciling;
 
 /// Settings of one instance.
@@ -31,6 +32,8 @@ pub struct Config {
     pub reconcile: Option<Reconciling>,
     /// How large payloads may be. Instances of one store should agree on them.
     pub limits: Limits,
+    /// What tenants may have and start at most; nothing is limited by default.
+    pub quotas: Quotas,
     /// The name of this instance in leases, events, logs and metrics. It must be unique: see [`instance_name`].
     pub instance: Arc<str>,
     /// What this engine does.
@@ -63,6 +66,7 @@ impl Default for Config {
             retention: Some(Retention::default()),
             reconcile: None,
             limits: Limits::default(),
+            quotas: Quotas::default(),
             instance: instance_name(None),
             role: InstanceRole::Work,
         }

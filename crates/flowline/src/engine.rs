@@ -18,6 +18,7 @@ use crate::drive::{DriverMessage, Meters};
 use crate::flow::Flow;
 use crate::plans::Plans;
 use crate::presence::Sign;
+use crate::quota::QuotaUse;
 use crate::reconcile::keep_true;
 use crate::remote::Mind;
 use crate::retain::keep_tidy;
@@ -73,6 +74,9 @@ pub enum EngineError {
     BeyondBinding(String),
     #[error("{0}")]
     Invalid(String),
+    /// The tenant has used up a quota. When it can start again is known for starts per second only.
+    #[error("{detail}")]
+    Quota { detail: String, retry_after: Option<std::time::Duration> },
     #[error("the engine has stopped")]
     Stopped,
 }
@@ -118,6 +122,7 @@ pub(crate) struct Shared {
     sealer: OnceCell<Sealer>,
     /// What runs have logged in this instance.
     pub tally: Arc<LogTally>,
+    pub quota_use: QuotaUse,
     pub(crate) runners: Arc<Runners>,
     /// What this engine's own runners can run.
     pub needs: Vec<Arc<str>>,
@@ -421,6 +426,7 @@ impl EngineBuilder {
             remote,
             sealer: OnceCell::new(),
             tally,
+            quota_use: QuotaUse::new(self.config.quotas.clone()),
             runners,
             needs,
             trouble,

@@ -57,6 +57,7 @@ mod pace;
 mod plans;
 pub mod position;
 mod presence;
+mod quota;
 pub mod reconcile;
 pub mod registry;
 pub mod relocate;
@@ -91,6 +92,7 @@ pub use lock::{LockError, LockGuard, NamedLock};
 pub use machine::{ActionInput, Machine};
 pub use operate::{Applied, RunHandle, RunOutcome};
 pub use plans::Plans;
+pub use quota::{Quota, Quotas};
 pub use retry::RetryFrom;
 #[cfg(feature = "http")]
 pub use runner::http::HttpConfig;

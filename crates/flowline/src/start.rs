@@ -101,6 +101,13 @@ impl StartRequest {
             None => RunId::new(&uuid::Uuid::now_v7().to_string())
                 .map_err(|e| EngineError::Invalid(e.to_string()))?,
         };
+        if let Err(refused) = shared.quota_use.admit(&*shared.store, &tenant).await {
+            // A start that is repeated gets its run, whatever else there is by now.
+            let known = RunKey::new(tenant.clone(), run.clone());
+            if start.idempotency_key.is_none() || row(&*shared.store, &known).await.is_err() {
+                return Err(refused);
+            }
+        }
         if !self.delay.is_zero() {
             start.at = Some(shared.store.now().await? + self.delay);
         }

@@ -238,6 +238,7 @@ impl CommandContext {
             instance: instance_name(settings.instance_name.value.as_deref()),
             reconcile: settings.reconciling(),
             limits: settings.limits(),
+            quotas: settings.quotas.value.clone(),
             ..Config::default()
         }
     }

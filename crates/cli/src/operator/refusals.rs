@@ -56,6 +56,7 @@ fn refused(status: u16, code: &str, detail: String) -> CliError {
         "unavailable" => CliError::new(Exit::Store, "store-unavailable", detail)
             .help("the server can't reach its store; try again in a moment"),
         "store" => CliError::new(Exit::Store, "store", detail),
+        "quota-exceeded" => CliError::new(Exit::Store, known, detail).help("try again later"),
         "stopping" | "too-many-requests" | "timeout" | "internal" | "request-timeout" => {
             CliError::new(Exit::Store, "server", format!("{detail} ({status} {known})"))
         }

@@ -12,6 +12,7 @@ use flowline::core::limits::{format_bytes, parse_bytes};
 use flowline::core::time::format_duration;
 use flowline::reconcile::Mode;
 use flowline::runner::http::Allow;
+use flowline::{Quota, Quotas};
 use flowline_server::filter::duration;
 use flowline_server::otlp::{Endpoint, Headers};
 use flowline_server::serve::Origins;
@@ -84,6 +85,7 @@ pub const COUNT: Form<usize> = Form { value: "N", read: count, show: |count| jso
 pub const SIZE: Form<usize> = Form { value: "SIZE", read: size, show: |size| json!(format_bytes(*size)) };
 pub const QUEUES: Form<BTreeMap<String, usize>> =
     Form { value: "QUEUE=N", read: read_queues, show: |queues| json!(queues) };
+pub const QUOTAS: Form<Quotas> = Form { value: "QUOTA=N", read: read_quotas, show: show_quotas };
 pub const FILE: Form<Option<PathBuf>> = Form { value: "FILE", read: file_name, show: |file| json!(file) };
 pub const FOLDER: Form<Option<PathBuf>> = Form {
     value: "DIR",
@@ -208,6 +210,40 @@ fn read_queues(text: &str) -> Result<BTreeMap<String, usize>, String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(one).collect()
 }
 
+/// `runs=1000,starts=50,acme.runs=100`.
+fn read_quotas(text: &str) -> Result<Quotas, String> {
+    let mut quotas = Quotas::default();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let wrong =
+            || format!("{part:?} isn't a quota (runs=1000, starts=50, or for one tenant acme.runs=100)");
+        let (name, most) = part.split_once('=').ok_or_else(wrong)?;
+        let most = most.parse().map_err(|_| wrong())?;
+        let (tenant, name) =
+            name.rsplit_once('.').map_or((None, name), |(tenant, name)| (Some(tenant), name));
+        let quota = match tenant.map(Tenant::new).transpose().map_err(|error| error.to_string())? {
+            Some(tenant) => quotas.tenants.entry(tenant).or_default(),
+            None => &mut quotas.each,
+        };
+        match name {
+            "runs" => quota.runs = Some(most),
+            "starts" if most > 0 => quota.starts = Some(most),
+            _ => return Err(wrong()),
+        }
+    }
+    Ok(quotas)
+}
+
+fn show_quotas(quotas: &Quotas) -> Value {
+    let of = |quota: &Quota| {
+        let said = [("runs", quota.runs), ("starts", quota.starts)].into_iter();
+        said.filter_map(|(name, most)| Some((name.to_owned(), json!(most?))))
+            .collect::<serde_json::Map<_, _>>()
+    };
+    let mut shown = of(&quotas.each);
+    shown.extend(quotas.tenants.iter().map(|(tenant, quota)| (tenant.to_string(), of(quota).into())));
+    shown.into()
+}
+
 fn reconcile(text: &str) -> Result<Option<Mode>, String> {
     match text {
         "off" => Ok(None),
@@ -245,6 +281,15 @@ mod tests {
         assert!(read_queues("mail").unwrap_err().contains("mail"));
         assert!(read_queues("ma il=1").is_err());
         assert!(read_queues("mail=-1").is_err());
+    }
+
+    #[test]
+    fn quotas_are_read_for_each_tenant_and_for_one() {
+        let read = read_quotas("runs=10, starts=5, acme.runs=3").unwrap();
+        assert_eq!(show_quotas(&read), json!({ "runs": 10, "starts": 5, "acme": { "runs": 3 } }));
+        for wrong in ["runs", "runs=many", "starts=0", "walks=1", "a b.runs=1"] {
+            assert!(read_quotas(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -189,6 +189,14 @@ impl<'de> Deserialize<'de> for FileKey {
 #[derive(Debug)]
 struct FileValue(String);
 
+/// `[quotas]` can have a table for a tenant.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum FileEntry {
+    Number(usize),
+    Table(BTreeMap<String, usize>),
+}
+
 impl<'de> Deserialize<'de> for FileValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FileValue, D::Error> {
         struct Reader;
@@ -205,8 +213,13 @@ impl<'de> Deserialize<'de> for FileValue {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FileValue, A::Error> {
                 let mut parts = Vec::new();
-                while let Some((name, number)) = map.next_entry::<String, usize>()? {
-                    parts.push(format!("{name}={number}"));
+                while let Some((name, entry)) = map.next_entry::<String, FileEntry>()? {
+                    match entry {
+                        FileEntry::Number(number) => parts.push(format!("{name}={number}")),
+                        FileEntry::Table(table) => {
+                            parts.extend(table.iter().map(|(key, number)| format!("{name}.{key}={number}")));
+                        }
+                    }
                 }
                 Ok(FileValue(parts.join(",")))
             }
@@ -238,6 +251,8 @@ mod tests {
             read("lease = \"5s\"\nslots = 8\n[queues]\nmail = 2\nreports = 1\n").expect("a settings file");
         let values = ["lease", "slots", "queues"].map(|name| file[name].0.as_str());
         assert_eq!(values, ["5s", "8", "mail=2,reports=1"]);
+        let quotas = read("[quotas]\nruns = 8\n[quotas.acme]\nruns = 2\n").expect("a settings file");
+        assert_eq!(quotas["quotas"].0, "acme.runs=2,runs=8");
         let unknown = read("slots = 8\nslotz = 8\n").expect_err("no such setting");
         assert!(unknown.contains("line 2") && unknown.contains("unknown field `slotz`"), "{unknown}");
         assert!(read("slots = true\n").expect_err("no such value").contains("a whole number"));

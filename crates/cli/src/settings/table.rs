@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flowline::Quotas;
 use flowline::core::Tenant;
 use flowline::reconcile::Mode;
 use flowline::runner::http::Allow;
@@ -136,6 +137,9 @@ settings! {
     slots: usize, COUNT, Work, "256";
     /// Attempts to run at once in this queue, 0 for none; repeatable
     queues: BTreeMap<String, usize>, QUEUES, Work, "", flag "queue", also ", comma-separated";
+    /// What each tenant may have and start at most: runs=N (that haven't ended), starts=N (per second), or for one tenant
+    /// TENANT.runs=N; repeatable
+    quotas: Quotas, QUOTAS, Work, "", flag "quota", usually "no limits", also ", comma-separated", see "server.md#quotas";
     /// How long a lease lasts without a heartbeat
     lease: Duration, LEASE, Work, "30s", see "operations.md#leases";
     /// How long running steps get to finish after a signal

@@ -13,6 +13,7 @@ mod logs;
 mod machines;
 mod metrics;
 mod pages;
+mod quotas;
 mod refused;
 mod registry;
 mod state;

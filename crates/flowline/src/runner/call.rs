@@ -132,6 +132,7 @@ fn failed(error: EngineError) -> StepError {
     match error {
         EngineError::Store(error) if error.is_transient() => StepError::new(error),
         EngineError::Stopped => StepError::new("the engine has stopped"),
+        EngineError::Quota { .. } => StepError::new(error).code("quota_exceeded"),
         EngineError::NoSuchRun(_) => StepError::fatal(error).code("no_such_run"),
         EngineError::NoSuchFlow(_) => StepError::fatal(error).code("no_such_flow"),
         EngineError::Retired(_) => StepError::fatal(error).code("flow_retired"),

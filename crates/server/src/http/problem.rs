@@ -115,6 +115,10 @@ impl From<EngineError> for ApiError {
         let text = error.to_string();
         let code = match error {
             EngineError::Store(error) => return error.into(),
+            EngineError::Quota { retry_after, .. } => {
+                let error = ApiError::new(&codes::QUOTA_EXCEEDED, text);
+                return ApiError { retry_after, ..error };
+            }
             EngineError::Definition(diagnostics) => {
                 return ApiError::new(&codes::DEFINITION, text).with(|details| {
                     details.diagnostics = Some(DiagnosticList(diagnostics.to_json().into()))
