@@ -48,6 +48,8 @@ pub struct Meters {
     pub existed: AtomicU64,
     /// Inputs that relied on a lease that was gone.
     pub stale: AtomicU64,
+    /// Starts refused because their tenant was over a quota.
+    pub over_quota: AtomicU64,
     /// Expired leases of any instance that this one found, without those that were given back.
     pub expired: AtomicU64,
     /// Attempts that ran here and lost their lease.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use flowline_core::decide::Start;
@@ -105,6 +106,9 @@ impl StartRequest {
             // A start that is repeated gets its run, whatever else there is by now.
             let known = RunKey::new(tenant.clone(), run.clone());
             if start.idempotency_key.is_none() || row(&*shared.store, &known).await.is_err() {
+                if matches!(refused, EngineError::Quota { .. }) {
+                    shared.meters.over_quota.fetch_add(1, Ordering::Relaxed);
+                }
                 return Err(refused);
             }
         }

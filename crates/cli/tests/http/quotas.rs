@@ -37,6 +37,9 @@ fn a_tenant_over_its_quota_of_runs_starts_no_more_and_others_do() {
     assert_eq!(start(&served, "other", "greet", &json!({})).status, 201);
     assert!((0..5).all(|_| start(&served, "acme", "greet", &json!({})).status == 201));
     assert_eq!(start(&served, "acme", "greet", &json!({})).code(), "quota-exceeded");
+    let metrics = served.get("/metrics").body;
+    let counted = metrics.lines().find(|line| line.starts_with("flowline_quota_refused_total{")).unwrap();
+    assert!(counted.ends_with(" 2"), "{counted}");
     // A start that is repeated gets the run it had, and what has ended makes room.
     let again = start(&served, "default", "greet", &json!({ "idempotencyKey": "first" }));
     assert_eq!((again.status, &again.json()["runId"]), (200, &first["runId"]));

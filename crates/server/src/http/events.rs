@@ -59,6 +59,7 @@ const fn sending(
             &codes::ROLE,
             &codes::EVENT_REJECTED,
             &codes::KEY_CONFLICT,
+            &codes::QUOTA_EXCEEDED,
             &codes::INBOX_FULL,
             &codes::NO_SUCH_RUN,
             &codes::NO_SUCH_FLOW,

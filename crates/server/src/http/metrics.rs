@@ -131,6 +131,11 @@ fn write_meters(page: &mut Exposition, meters: &Meters) {
         ],
     );
     page.counter(
+        "flowline_quota_refused_total",
+        "Starts refused because their tenant was over a quota.",
+        &meters.over_quota,
+    );
+    page.counter(
         "flowline_events_received_total",
         "External events that machines received.",
         &meters.received,

@@ -93,7 +93,7 @@ pub const ROUTES: &[Route] = &[
             Answer::json::<Retried>(200, "A run with this key already exists."),
             Answer::json::<Retried>(201, "The new run."),
         ])
-        .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED, &codes::KEY_CONFLICT]),
+        .problems(&[&codes::NO_SUCH_RUN, &codes::NO_SUCH_STEP, &codes::RUN_NOT_ENDED, &codes::KEY_CONFLICT, &codes::QUOTA_EXCEEDED]),
 ];
 
 async fn show(caller: ApiCaller, params: Params, headers: HeaderMap) -> Result<Response, ApiError> {

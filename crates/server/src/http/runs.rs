@@ -36,7 +36,7 @@ pub const ROUTES: &[Route] = &[
             ),
             Answer::json::<Started>(201, "Started."),
         ])
-        .problems(&[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE]),
+        .problems(&[&codes::NO_SUCH_FLOW, &codes::SCHEMA, &codes::KEY_CONFLICT, &codes::TOO_LARGE, &codes::QUOTA_EXCEEDED]),
     Route::post("/v1/runs/batch", RouteAccess::START, "Start many runs", handler!(batch))
         .about("Each run is independent: if one is refused, the others still start. Results are in the order of the request.")
         .body(Body::of::<BatchStart>(BodyLimit::Batch))
