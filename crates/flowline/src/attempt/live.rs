@@ -11,7 +11,7 @@ use std::time::Duration;
 use flowline_core::Time;
 use flowline_core::json::Json;
 use flowline_core::limits::Limits;
-use flowline_store::{StateScope, StateSpace, Store, StoreError};
+use flowline_store::{Append, StateScope, StateSpace, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
 use super::record::{self, Record};
@@ -27,7 +27,7 @@ use crate::trace::SpanEnd;
 
 /// Lines that a program may be ahead of the store.
 #[cfg(feature = "command")]
-const BUFFERED: usize = 1_000;
+const BUFFERED: usize = 250;
 
 /// An attempt that runs in this process.
 pub(crate) struct LiveAttempt {
@@ -215,7 +215,19 @@ impl LiveAttempt {
     /// Writes the buffered lines to the log. An error means that the lease is gone.
     async fn write_lines(&self, _order: &tokio::sync::MutexGuard<'_, ()>) -> Result<(), StepError> {
         let Some(append) = self.record().append() else { return Ok(()) };
-        let _turn = self.tally.turn(&self.attempt.run.tenant).await;
+        let turn = self.tally.turn(&self.attempt.run.tenant).await;
+        let began = tokio::time::Instant::now();
+        let written = self.write(append).await;
+        // A tenant's lines take up half of the store's time at most.
+        let rest = began.elapsed();
+        tokio::spawn(async move {
+            tokio::time::sleep(rest).await;
+            drop(turn);
+        });
+        written
+    }
+
+    async fn write(&self, append: Append) -> Result<(), StepError> {
         let mut failed = false;
         loop {
             let answer = self.store.append(vec![append.clone()]).await;

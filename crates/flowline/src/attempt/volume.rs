@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const REMEMBERED: usize = 4_096;
 
 /// Writes of a tenant's log lines at the same time. More would keep the store from writing for others.
-const WRITERS: usize = 2;
+const WRITERS: usize = 1;
 
 /// What the runs of an instance have logged, and who is writing.
 #[derive(Debug, Default)]
