@@ -19,9 +19,12 @@ fn ask(served: &Served, token: &str, method: &str, path: &str, body: &Value) -> 
     served.send(method, path, &[("authorization", &bearer), ("content-type", "application/json")], &body)
 }
 
+/// How an attack asks: method, path, body.
+type Ask<'a> = dyn Fn(&str, &str, &Value) -> Reply + 'a;
+
 /// Attacks as one tenant, over and over on some connections, while another starts runs and sees them end. The server's memory
 /// stays within its bound.
-fn another_tenant_goes_on(attack: &(dyn Fn(&dyn Fn(&str, &str, &Value) -> Reply) + Sync), prepare: &[Value]) {
+fn another_tenant_goes_on(attack: &(dyn Fn(&Ask<'_>) + Sync), prepare: &[Value]) {
     let folder = tempfile::tempdir().unwrap();
     let noisy = token(folder.path(), "noisy", &["--scope", "admin"]);
     let quiet = token(folder.path(), "quiet", &["--scope", "admin"]);
