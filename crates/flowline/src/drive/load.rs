@@ -11,6 +11,9 @@ use crate::ledger::Seen;
 use crate::plans::Plans;
 use crate::trace;
 
+/// Runs whose payloads are read together: enough to save trips, few enough that large ones hold up nobody.
+const TOGETHER: usize = 32;
+
 /// Reads payloads of a run by their addresses; one that is not there counts as null.
 pub(super) async fn payloads(
     store: &dyn Store,
@@ -53,8 +56,8 @@ pub async fn see(store: &dyn Store, plans: &Plans, snapshot: Snapshot) -> Result
     Ok(Seen { plan, state, version: snapshot.row.version, created_at: snapshot.row.created_at, trace })
 }
 
-/// Loads what claimed jobs need to start: plan, state, input; in two reads, however many jobs there are. Those that could
-/// not be loaded come back as they are.
+/// Loads what claimed jobs need to start: plan, state, input; in a few reads, however many jobs there are. Those that
+/// could not be loaded come back as they are.
 pub async fn prepare(
     store: &dyn Store,
     plans: &Plans,
@@ -74,13 +77,20 @@ pub async fn prepare(
             _ => failed.push(job),
         }
     }
-    let found = match loaded.is_empty() {
-        true => Vec::new(),
-        false => store.payloads(&asked).await.unwrap_or_default(),
-    };
-    let mut found = asked.into_iter().zip(found).map(|((_, slots), found)| opened(slots, found));
-    for (job, seen) in loaded {
-        let payloads = found.next().map(|found| found.into_iter().collect());
+    let mut found = Vec::with_capacity(asked.len());
+    for some in asked.chunks(TOGETHER) {
+        match store.payloads(some).await {
+            Ok(read) => found.extend(read.into_iter().map(Some)),
+            // Together they may be too large for one answer, or one may be unreadable.
+            Err(_) => {
+                for (run, slots) in some {
+                    found.push(store.payloads_of(run, slots).await.ok());
+                }
+            }
+        }
+    }
+    for ((job, seen), ((_, slots), found)) in loaded.into_iter().zip(asked.into_iter().zip(found)) {
+        let payloads = found.map(|found| opened(slots, found).into_iter().collect());
         match payloads.and_then(|payloads| seen.launch(&job, &payloads).ok()) {
             Some(launch) => launches.push(Prepared { launch, seen }),
             None => failed.push(job),

@@ -29,6 +29,8 @@ use crate::step::StepError;
 const INPUT_BYTES: usize = Limits::MOST.join;
 /// Key-value state is left out of what would be larger than this with it, in bytes.
 const WITH_STATE_BYTES: usize = 16 << 20;
+/// How long a report may take to get the jobs that its commits trigger.
+const PROMPT: Duration = Duration::from_millis(500);
 /// Queues that one worker may serve.
 const QUEUES: usize = 100;
 
@@ -56,16 +58,14 @@ impl Remote {
             }
             looked
         };
-        let first = tokio::select! {
+        tokio::select! {
             biased;
-            first = handed.first() => first,
+            () = handed.first() => {}
             found = shared.remote.room.wait(&*shared.store, place.clone(), deadline, look) => return found,
-        };
+        }
         shared.remote.room.found(&place);
         drop(seat);
-        let mut all = vec![first];
-        all.extend(handed.rest().await);
-        self.receive(request, all).await
+        self.receive(request, handed.all().await).await
     }
 
     /// Reports how attempts ended, as [`Remote::complete`] does, and has the commits hand the jobs that follow to the worker
@@ -76,14 +76,19 @@ impl Remote {
         mut request: WorkRequest,
     ) -> (Vec<Result<Applied, EngineError>>, Vec<Assignment>) {
         request.wait = Duration::ZERO;
+        let mut reports = std::pin::pin!(self.complete(endings));
         let (seat, handed) = self.sit(&request);
-        let reports = self.complete(endings).await;
+        let Ok(reports) = tokio::time::timeout(PROMPT, reports.as_mut()).await else {
+            // Jobs would lose their leases while they wait for these reports: they are given back.
+            drop((seat, handed));
+            return (reports.await, Vec::new());
+        };
         drop(seat);
         // To whoever is told of nothing but an error, jobs would be lost.
         if let [Err(_)] = reports[..] {
             return (reports, Vec::new());
         }
-        let handed = handed.rest().await;
+        let handed = handed.all().await;
         let jobs = match handed.is_empty() {
             true => self.claim(request).await,
             false => self.receive(Arc::new(request), handed).await,

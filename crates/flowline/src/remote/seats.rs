@@ -62,6 +62,7 @@ pub(super) struct WorkerSeat {
 /// The jobs that commits hand to a seat. What was not heard when it's dropped is given back.
 pub(super) struct HandedJobs {
     told: mpsc::UnboundedReceiver<HandedOff>,
+    heard: Vec<HandedOff>,
     store: Arc<dyn Store>,
 }
 
@@ -86,7 +87,7 @@ impl Seats {
         taken.sitting.insert(number, sitting);
         taken.list(number);
         drop(taken);
-        (WorkerSeat { seats: self.clone(), number, freed }, HandedJobs { told, store })
+        (WorkerSeat { seats: self.clone(), number, freed }, HandedJobs { told, heard: Vec::new(), store })
     }
 
     /// Reserves room for a job of this queue, and says how the commit leases it.
@@ -204,31 +205,31 @@ impl Drop for WorkerSeat {
 }
 
 impl HandedJobs {
-    /// The first job. Waits as long as the seat is there.
-    pub(super) async fn first(&mut self) -> HandedOff {
+    /// Waits for the first job, as long as the seat is there.
+    pub(super) async fn first(&mut self) {
         match self.told.recv().await {
-            Some(handed) => handed,
+            Some(handed) => self.heard.push(handed),
             None => std::future::pending().await,
         }
     }
 
-    /// The others, once the seat is left: those that commits on their way have reserved room for.
-    pub(super) async fn rest(mut self) -> Vec<HandedOff> {
-        let (by, mut all) = (Instant::now() + MORE, Vec::new());
+    /// All of them, once the seat is left, with those that commits on their way have reserved room for.
+    pub(super) async fn all(mut self) -> Vec<HandedOff> {
+        let by = Instant::now() + MORE;
         while let Ok(Some(handed)) = timeout_at(by, self.told.recv()).await {
-            all.push(handed);
+            self.heard.push(handed);
         }
-        all
+        std::mem::take(&mut self.heard)
     }
 }
 
 impl Drop for HandedJobs {
     fn drop(&mut self) {
         self.told.close();
-        let mut unheard = Vec::new();
         while let Ok(handed) = self.told.try_recv() {
-            unheard.push(handed.attempt.lease());
+            self.heard.push(handed);
         }
+        let unheard: Vec<Extend> = self.heard.drain(..).map(|handed| handed.attempt.lease()).collect();
         if !unheard.is_empty()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -269,7 +270,7 @@ mod tests {
         seats.cancel(Token(2));
         assert!(!reserve(&seats, "a", 6), "the worker has left");
         seats.cancel(Token(4));
-        assert!(jobs.rest().await.is_empty(), "nothing was handed over, and nothing is waited for");
+        assert!(jobs.all().await.is_empty(), "nothing was handed over, and nothing is waited for");
     }
 
     #[tokio::test]
