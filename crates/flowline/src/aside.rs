@@ -14,6 +14,7 @@ use flowline_core::Tenant;
 use tokio::sync::oneshot;
 
 /// What these threads give up to all others, as `nice` counts it.
+#[cfg(target_os = "linux")]
 const NICE: i32 = 15;
 
 /// The stack of each. The parser of expressions goes deep where a text makes no sense to it, and must not end the process.
@@ -111,7 +112,9 @@ impl fmt::Debug for Aside {
 
 impl Bench {
     fn serve(&self) {
-        // Without a lower priority they still leave half of the processors to others.
+        // Without a lower priority they still leave half of the processors to others. Only Linux lowers that of the calling
+        // thread: elsewhere it would be the whole process.
+        #[cfg(target_os = "linux")]
         let _ = rustix::process::setpriority_process(None, NICE);
         let mut turns = self.lock();
         while !turns.closed {

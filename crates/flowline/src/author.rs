@@ -38,7 +38,8 @@ impl Engine {
         Ok(())
     }
 
-    /// From now on, a definition that was stored before has no limits.
+    /// From now on, a stored definition has no limits. One with new content can have some too: those of a bound author whose
+    /// registration stored them and then failed.
     pub(crate) async fn forget_author(&self, plan: &Plan) -> Result<(), StoreError> {
         self.store().delete_document(&collection(self.tenant()), &plan.hash).await.map(drop)
     }
@@ -82,4 +83,28 @@ fn beyond(step: &StepDefinition, author: &Binding) -> Option<String> {
     Some(format!(
         "uses queue {queue:?}, which the token isn't bound to; bind the token to it too (--bind-queue {queue}), or use one that isn't bound"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use flowline_core::definition::{Format, read};
+    use flowline_store::{Clock, MemoryStore};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn limits_that_a_failed_registration_left_behind_do_not_bind_an_unbound_author() {
+        let engine = Engine::on(Arc::new(MemoryStore::new(Clock::system()))).start().await.unwrap();
+        let bound = Binding { flows: Some(Arc::from(["greet".to_owned()])), ..Binding::default() };
+        let text = "flow: greet\nsteps:\n  wait: { worker: depot }\n";
+        let definition = read("greet.yaml", text, Format::Yaml).unwrap().definition;
+        let plan = Arc::new(Plan::build(definition.clone()).unwrap());
+        engine.set_author(&plan, &bound).await.unwrap();
+        assert_eq!(engine.author_of(&plan.hash).await.unwrap(), bound);
+        engine.register_at_start(definition, None).await.unwrap();
+        assert!(engine.author_of(&plan.hash).await.unwrap().is_unbound());
+        engine.stop().await;
+    }
 }

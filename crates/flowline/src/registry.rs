@@ -51,10 +51,11 @@ impl Engine {
         if !author.is_unbound() {
             self.set_author(&plan, author).await?;
         }
-        if !self.put(&plan, origin).await? {
-            if author.is_unbound() {
-                self.forget_author(&plan).await?;
-            }
+        let new = self.put(&plan, origin).await?;
+        if author.is_unbound() {
+            self.forget_author(&plan).await?;
+        }
+        if !new {
             let latest = store.latest(tenant, &plan.flow).await?;
             if latest.is_none_or(|latest| latest.hash != plan.hash) {
                 store.set_latest(tenant, &plan.flow, Some(&plan.hash)).await?;
@@ -71,9 +72,8 @@ impl Engine {
         origin: Option<String>,
     ) -> Result<Arc<Plan>, EngineError> {
         let plan = checked(definition)?;
-        if !self.put(&plan, origin).await? {
-            self.forget_author(&plan).await?;
-        }
+        self.put(&plan, origin).await?;
+        self.forget_author(&plan).await?;
         Ok(plan)
     }
 

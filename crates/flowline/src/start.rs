@@ -102,16 +102,20 @@ impl StartRequest {
             None => RunId::new(&uuid::Uuid::now_v7().to_string())
                 .map_err(|e| EngineError::Invalid(e.to_string()))?,
         };
-        if let Err(refused) = shared.quota_use.admit(&*shared.store, &tenant).await {
-            // A start that is repeated gets its run, whatever else there is by now.
-            let known = RunKey::new(tenant.clone(), run.clone());
-            if start.idempotency_key.is_none() || row(&*shared.store, &known).await.is_err() {
-                if matches!(refused, EngineError::Quota { .. }) {
-                    shared.meters.over_quota.fetch_add(1, Ordering::Relaxed);
+        let mut admitted = match shared.quota_use.admit(&*shared.store, &tenant).await {
+            Ok(admitted) => admitted,
+            Err(refused) => {
+                // A start that is repeated gets its run, whatever else there is by now.
+                let known = RunKey::new(tenant.clone(), run.clone());
+                if start.idempotency_key.is_none() || row(&*shared.store, &known).await.is_err() {
+                    if matches!(refused, EngineError::Quota { .. }) {
+                        shared.meters.over_quota.fetch_add(1, Ordering::Relaxed);
+                    }
+                    return Err(refused);
                 }
-                return Err(refused);
+                None
             }
-        }
+        };
         if !self.delay.is_zero() {
             start.at = Some(shared.store.now().await? + self.delay);
         }
@@ -122,7 +126,15 @@ impl StartRequest {
         let caller = InputCaller::starting(key.clone(), reply, tell);
         let message = DriverMessage::start(key.clone(), plan, start, caller);
         shared.mail(message)?;
+        // From here on it may start a run, whether or not anyone waits for the outcome.
+        if let Some(admitted) = &mut admitted {
+            admitted.started = true;
+        }
         let outcome = answer.await.map_err(|_| EngineError::Stopped)?;
+        if let Some(admitted) = &mut admitted {
+            admitted.started = matches!(outcome, InputOutcome::Committed { .. });
+        }
+        drop(admitted);
         let status = match &outcome {
             InputOutcome::Committed { status } => Some(*status),
             _ => None,

@@ -12,7 +12,7 @@ use flowline_core::Time;
 use flowline_core::json::Json;
 use flowline_core::limits::Limits;
 use flowline_store::{Append, StateScope, StateSpace, Store, StoreError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::record::{self, Record};
 use super::volume::{self, LogRoom, LogTally, LogVolume};
@@ -28,6 +28,9 @@ use crate::trace::SpanEnd;
 /// Lines that a program may be ahead of the store.
 #[cfg(feature = "command")]
 const BUFFERED: usize = 250;
+
+/// The longest pause of a tenant after a large write of its lines.
+const REST: Duration = Duration::from_millis(100);
 
 /// An attempt that runs in this process.
 pub(crate) struct LiveAttempt {
@@ -126,15 +129,21 @@ impl LiveAttempt {
                     }
                     return Err(out_of_time_error(timeout.unwrap_or_default()));
                 }
-                () = tokio::time::sleep(FLUSH) => {
+                turn = self.next_flush() => {
                     // Where the step itself is writing, it must be polled to get done: waiting for it here would be for
                     // ever.
                     if let Ok(order) = self.flushing.try_lock() {
-                        self.write_lines(&order).await?;
+                        self.write_in_turn(&order, turn).await?;
                     }
                 }
             }
         }
+    }
+
+    /// Waits until lines are to be written, and for the turn to write them.
+    async fn next_flush(&self) -> Option<OwnedSemaphorePermit> {
+        tokio::time::sleep(FLUSH).await;
+        self.turn().await
     }
 
     async fn finish(&self, outcome: Result<Json, StepError>) {
@@ -213,24 +222,41 @@ impl LiveAttempt {
     }
 
     /// Writes the buffered lines to the log. An error means that the lease is gone.
-    async fn write_lines(&self, _order: &tokio::sync::MutexGuard<'_, ()>) -> Result<(), StepError> {
-        let Some(append) = self.record().append() else { return Ok(()) };
-        let turn = self.tally.turn(&self.attempt.run.tenant).await;
-        let began = tokio::time::Instant::now();
-        let written = self.write(append).await;
-        // A tenant's lines take up half of the store's time at most.
-        let rest = began.elapsed();
-        tokio::spawn(async move {
-            tokio::time::sleep(rest).await;
-            drop(turn);
-        });
-        written
+    async fn write_lines(&self, order: &tokio::sync::MutexGuard<'_, ()>) -> Result<(), StepError> {
+        let turn = self.turn().await;
+        self.write_in_turn(order, turn).await
     }
 
-    async fn write(&self, append: Append) -> Result<(), StepError> {
+    /// Waits for the tenant's turn to write, if there is much to write: a few lines are written at once.
+    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        let is_large = self.record().is_large();
+        if is_large { self.tally.turn(&self.attempt.run.tenant).await } else { None }
+    }
+
+    async fn write_in_turn(
+        &self,
+        _order: &tokio::sync::MutexGuard<'_, ()>,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> Result<(), StepError> {
+        let Some(append) = self.record().append() else { return Ok(()) };
+        let took = self.write(append).await?;
+        if let Some(turn) = turn {
+            // A tenant's large writes take up half of the store's time at most.
+            tokio::spawn(async move {
+                tokio::time::sleep(took.min(REST)).await;
+                drop(turn);
+            });
+        }
+        Ok(())
+    }
+
+    /// Writes lines, however often that must be tried. Returns how long it took the time that it worked.
+    async fn write(&self, append: Append) -> Result<Duration, StepError> {
         let mut failed = false;
         loop {
+            let began = tokio::time::Instant::now();
             let answer = self.store.append(vec![append.clone()]).await;
+            let took = began.elapsed();
             if failed || answer.is_err() {
                 let trouble = DriverMessage::Trouble(answer.as_ref().err().cloned());
                 let _ = self.inbox.send(Mail::Message(trouble));
@@ -238,7 +264,7 @@ impl LiveAttempt {
             }
             match answer {
                 Ok(results) => match results.into_iter().next() {
-                    Some(result) => return self.record().appended(result),
+                    Some(result) => return self.record().appended(result).map(|()| took),
                     None => return Err(record::lease_gone()),
                 },
                 Err(error) if error.is_transient() => tokio::time::sleep(ASK_AGAIN).await,

@@ -17,6 +17,10 @@ use crate::ledger::{InputEntry, InputOutcome};
 use crate::state::check_key;
 use crate::step::{Level, StepError};
 
+/// Writes with more lines than this, or with more bytes of data, are large.
+const LARGE_LINES: usize = 32;
+const LARGE_BYTES: usize = 64 << 10;
+
 #[derive(Debug)]
 pub struct Record {
     attempt: Attempt,
@@ -63,6 +67,12 @@ impl Record {
     /// Lines that wait to be written.
     pub fn waiting(&self) -> usize {
         self.lines.len()
+    }
+
+    /// Whether the waiting lines are so much that others of the tenant must not write as much at the same time.
+    pub fn is_large(&self) -> bool {
+        let bytes = |line: &AppendLine| line.event.data.as_ref().map_or(0, |data| data.get().len());
+        self.lines.len() > LARGE_LINES || self.lines.iter().map(bytes).sum::<usize>() > LARGE_BYTES
     }
 
     /// Whether the waiting lines must be appended before anything else is written: only an append says where it starts,
@@ -235,4 +245,38 @@ pub fn check_state(scope: &StateScope, key: &str) -> Result<(), StepError> {
 
 pub(super) fn lease_gone() -> StepError {
     StepError::new("the lease of this attempt is gone").code(flowline_core::run::LEASE_LOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use flowline_core::definition::{Format, read};
+    use flowline_core::{Plan, RunId, RunKey, Tenant};
+    use flowline_store::Token;
+
+    use super::*;
+
+    fn record() -> Record {
+        let text = "flow: greet\nsteps:\n  wait: { worker: depot }\n";
+        let definition = read("greet.yaml", text, Format::Yaml).unwrap().definition;
+        let plan = Arc::new(Plan::build(definition).unwrap());
+        let run = RunKey::new(Tenant::default(), RunId::new("r1").unwrap());
+        let token = Token(1);
+        Record::after(Attempt { run, plan, trace: None, step: 0, number: 1, transition: None, token }, 0)
+    }
+
+    #[test]
+    fn a_few_lines_are_not_large_and_many_or_long_ones_are() {
+        let mut many = record();
+        (0..LARGE_LINES).for_each(|_| many.log(Level::Info, "a line", None));
+        assert!(!many.is_large());
+        many.log(Level::Info, "one more", None);
+        assert!(many.is_large());
+        let mut long = record();
+        long.emit("not.a.line", json::string(&"x".repeat(LARGE_BYTES)));
+        assert!(!long.is_large());
+        long.log_line(json::string(&"x".repeat(LARGE_BYTES)));
+        assert!(long.is_large());
+    }
 }

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Runs whose volume is remembered at least: a run is forgotten only after so many others have logged since.
 const REMEMBERED: usize = 4_096;
 
-/// Writes of a tenant's log lines at the same time. More would keep the store from writing for others.
+/// Large writes of a tenant's log lines at the same time. More would keep the store from writing for others.
 const WRITERS: usize = 1;
 
 /// What the runs of an instance have logged, and who is writing.
@@ -31,7 +31,7 @@ struct Generations {
 }
 
 impl LogTally {
-    /// Waits until it's the turn of a tenant's attempt to write lines, and keeps it until the turn is dropped.
+    /// Waits until it's the turn of a tenant's attempt to write many lines, and keeps it until the turn is dropped.
     pub async fn turn(&self, tenant: &Tenant) -> Option<OwnedSemaphorePermit> {
         let writers = {
             let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@
 //! task, and joins or aborts it when it stops.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::{BATCH, Driver, DriverMessage, DriverOrder, Meters, RunEnd, StoreCall};
+use super::{BATCH, Driver, DriverMessage, DriverOrder, Meters, RunEnd, StoreCall, StoreReply};
 use crate::aside::Aside;
 use crate::attempt::live::Workplace;
 use crate::attempt::volume::LogTally;
@@ -218,9 +219,15 @@ impl Host {
                 DriverOrder::Decide(costly) => {
                     let (aside, inbox) = (self.aside.clone(), self.inbox.clone());
                     self.tasks.spawn(async move {
-                        let tenant = costly.run.tenant.clone();
-                        let decided = aside.run(&tenant, || costly.decide()).await;
-                        let _ = inbox.send(Mail::Message(DriverMessage::Decided(decided)));
+                        let run = costly.run.clone();
+                        let decide = move || catch_unwind(AssertUnwindSafe(move || costly.decide()));
+                        let decided = aside.run(&run.tenant, decide).await;
+                        let message = match decided {
+                            Ok(decided) => DriverMessage::Decided(decided),
+                            // Whoever waits for the decision is told, and the run isn't held up for ever.
+                            Err(_) => DriverMessage::Answer(undecided(run)),
+                        };
+                        let _ = inbox.send(Mail::Message(message));
                     });
                 }
                 DriverOrder::HandOff(handed) => unheard.extend(self.seats.hand_off(handed).err()),
@@ -298,6 +305,12 @@ impl Host {
             !waiters.is_empty()
         });
     }
+}
+
+/// The answer for a run whose decision panicked: its inputs get an error.
+fn undecided(run: RunKey) -> StoreReply {
+    let error = StoreError::Damaged(format!("a decision on run {} panicked", run.run));
+    StoreReply::LookedUp(run, Err(error))
 }
 
 /// Whether it is something to decide on.

@@ -36,6 +36,8 @@ pub(super) enum InFlight<R> {
     No,
     /// An answer to a question is awaited.
     Asking,
+    /// The decision with this number, on the first that waits, is made elsewhere.
+    Deciding(u64),
     Committing(Box<Flight<R>>),
 }
 
@@ -91,6 +93,7 @@ impl<R> Cell<R> {
 
     pub(super) fn forget(&mut self) {
         self.seen = None;
+        self.decided = None;
         self.fresh = 0;
         self.known = Known::default();
         self.cached = 0;
@@ -116,9 +119,11 @@ impl<R> Cell<R> {
         }
     }
 
+    /// Decides what can be decided. `number` is for a decision that must be made elsewhere.
     pub(super) fn next(
         &mut self,
         run: &RunKey,
+        number: u64,
         now: Time,
         limits: Limits,
         room: &mut dyn Capacity,
@@ -154,9 +159,9 @@ impl<R> Cell<R> {
                 // What was decided so far goes first.
                 if draft.entries.is_empty() {
                     let (seen, input, known) = (draft.seen, entry.input.clone(), known.into_owned());
-                    self.busy = InFlight::Asking;
+                    self.busy = InFlight::Deciding(number);
                     let run = run.clone();
-                    batch.costly.push(CostlyDecision { run, seen, input, known, now, limits });
+                    batch.costly.push(CostlyDecision { run, number, seen, input, known, now, limits });
                     return;
                 }
                 break;

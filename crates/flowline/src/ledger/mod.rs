@@ -59,6 +59,7 @@ impl<R> Batch<R> {
 #[derive(Debug, Clone)]
 pub struct CostlyDecision {
     pub run: RunKey,
+    number: u64,
     seen: Seen,
     input: DecideInput,
     known: Known,
@@ -69,10 +70,10 @@ pub struct CostlyDecision {
 impl CostlyDecision {
     /// Takes as long as a decision may.
     pub fn decide(self) -> CostlyDecided {
-        let CostlyDecision { run, seen, input, known, now, limits } = self;
+        let CostlyDecision { run, number, seen, input, known, now, limits } = self;
         let moment = Moment { run: &run.run, created_at: seen.created_at, now, limits };
         let decided = decide(&seen.plan, &seen.state, &input, &known, moment);
-        CostlyDecided { run, version: seen.version, decided }
+        CostlyDecided { run, number, version: seen.version, decided }
     }
 }
 
@@ -80,6 +81,8 @@ impl CostlyDecision {
 #[derive(Debug)]
 pub struct CostlyDecided {
     pub run: RunKey,
+    /// Of the question, so that it answers no other.
+    number: u64,
     /// Of the run that it was made on.
     version: u64,
     decided: Decided,
@@ -211,13 +214,15 @@ pub struct Ledger<R> {
     cells: HashMap<RunKey, Cell<R>>,
     /// Cells with something to decide.
     dirty: VecDeque<RunKey>,
+    /// How often a cell was asked for decisions, which numbers the costly ones.
+    rounds: u64,
     limits: Limits,
 }
 
 impl<R> Ledger<R> {
     /// A ledger that takes new payloads within these limits.
     pub fn new(limits: Limits) -> Ledger<R> {
-        Ledger { cells: HashMap::new(), dirty: VecDeque::new(), limits }
+        Ledger { cells: HashMap::new(), dirty: VecDeque::new(), rounds: 0, limits }
     }
 
     /// Takes an input for a run.
@@ -290,7 +295,8 @@ impl<R> Ledger<R> {
             let Some(run) = self.dirty.pop_front() else { break };
             let Some(cell) = self.cells.get_mut(&run) else { continue };
             if let InFlight::No = cell.busy {
-                cell.next(&run, now, self.limits, room, &mut batch);
+                self.rounds += 1;
+                cell.next(&run, self.rounds, now, self.limits, room, &mut batch);
             }
             if cell.is_spent() {
                 self.cells.remove(&run);
@@ -332,9 +338,12 @@ impl<R> Ledger<R> {
         self.dirty.push_back(run.clone());
     }
 
-    /// What one of [`Batch::costly`] came to. It counts if the run is still as it was.
-    pub fn decided(&mut self, CostlyDecided { run, version, decided }: CostlyDecided) {
+    /// What one of [`Batch::costly`] came to. It counts if its input still waits for it and the run is still as it was.
+    pub fn decided(&mut self, CostlyDecided { run, number, version, decided }: CostlyDecided) {
         let Some(cell) = self.cells.get_mut(&run) else { return };
+        if !matches!(cell.busy, InFlight::Deciding(asked) if asked == number) {
+            return;
+        }
         cell.busy = InFlight::No;
         cell.decided = Some((version, decided));
         self.dirty.push_back(run);
@@ -372,6 +381,7 @@ impl<R> Ledger<R> {
         let waiting = std::mem::take(&mut cell.waiting).into_iter();
         let (go, stay): (VecDeque<_>, VecDeque<_>) = waiting.partition(which);
         cell.waiting = stay;
+        cell.decided = None;
         if cell.is_spent() {
             self.cells.remove(run);
         }
@@ -424,5 +434,37 @@ impl<R> Ledger<R> {
             self.dirty.push_back(run.clone());
         }
         landed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(ledger: &mut Ledger<u32>, run: &RunKey, asked: u64) {
+        ledger.offer(run.clone(), InputEntry::new(DecideInput::Pause, Vec::new(), None, 1));
+        if let Some(cell) = ledger.cells.get_mut(run) {
+            cell.busy = InFlight::Deciding(asked);
+        }
+    }
+
+    #[test]
+    fn a_decision_made_elsewhere_is_for_the_input_that_it_was_asked_for() {
+        let run = RunKey::new(Tenant::default(), flowline_core::RunId::new("r1").expect("an id"));
+        let decided =
+            |number| CostlyDecided { run: run.clone(), number, version: 1, decided: Decided::Applied };
+        let is_decided = |ledger: &Ledger<u32>| ledger.cells[&run].decided.is_some();
+        let mut ledger = Ledger::<u32>::new(Limits::default());
+        offer(&mut ledger, &run, 1);
+        let (replies, _) = ledger.abandon(&run, || StoreError::Invalid("given up".to_owned()));
+        assert_eq!(replies.len(), 1);
+        ledger.decided(decided(1));
+        offer(&mut ledger, &run, 2);
+        ledger.decided(decided(1));
+        assert!(!is_decided(&ledger), "another input");
+        ledger.decided(decided(2));
+        assert!(is_decided(&ledger));
+        ledger.doubt(&run);
+        assert!(!is_decided(&ledger), "forgotten with the rest");
     }
 }
