@@ -30,7 +30,7 @@ const REMEMBERED_REVOKED: Duration = Duration::from_secs(24 * 3600);
 const REMEMBERED_USE: Duration = Duration::from_secs(400 * 24 * 3600);
 /// How long a rotated token stays valid unless told otherwise.
 const OVERLAP: Duration = Duration::from_secs(3600);
-/// Has a document once the first token was made, which is done once.
+/// Has a document once a token was made: from then on, no start of a server makes one.
 const FIRST: &str = "first-token";
 /// How often and how long an instance waits for another to make it.
 const FIRST_TRIES: u32 = 10;
@@ -84,6 +84,7 @@ fn check_expires(expires: Option<&str>) -> Result<(), (&'static str, String)> {
 
 /// Makes a token and gives its secret, this once.
 pub async fn create(store: &dyn Store, tenant: &Tenant, new: NewToken) -> Result<MadeToken, StoreError> {
+    mark(store).await?;
     let lasts = new.expires.as_deref().and_then(|text| duration(text).ok());
     let row = TokenRow {
         id: String::new(),
@@ -108,11 +109,13 @@ pub async fn first(
     tenant: &Tenant,
     new: NewToken,
 ) -> Result<Option<MadeToken>, StoreError> {
-    if any(store).await? {
+    let has_one = any(store).await?;
+    // Also where there is one: an older build may have made it, which marked nothing.
+    let is_new = mark(store).await?;
+    if has_one {
         return Ok(None);
     }
-    let mark = NewDocument::new(FIRST, "made", Json::null(), None).if_absent();
-    if store.put_document(mark).await?.is_none() {
+    if is_new {
         return create(store, tenant, new).await.map(Some);
     }
     for _ in 0..FIRST_TRIES {
@@ -122,6 +125,12 @@ pub async fn first(
         tokio::time::sleep(FIRST_PAUSE).await;
     }
     Ok(None)
+}
+
+/// Remembers for good that the store has or had a token. Whether that is new.
+async fn mark(store: &dyn Store) -> Result<bool, StoreError> {
+    let mark = NewDocument::new(FIRST, "made", Json::null(), None).if_absent();
+    Ok(store.put_document(mark).await?.is_none())
 }
 
 /// Gives a token its id and its secret.
@@ -244,29 +253,38 @@ pub async fn any(store: &dyn Store) -> Result<bool, StoreError> {
 /// The live tokens of a tenant, each with its last use.
 pub async fn list(store: &dyn Store, tenant: &Tenant) -> Result<Vec<TokenRow>, StoreError> {
     let mut uses = HashMap::new();
-    for used in all(store, &used_by(tenant)).await? {
+    each(store, &used_by(tenant), |used| {
         uses.insert(used.id, used.body.to::<Time>().map_err(|error| damaged(&error))?);
-    }
+        Ok(())
+    })
+    .await?;
     let mut rows = Vec::new();
-    for document in all(store, COLLECTION).await? {
+    each(store, COLLECTION, |document| {
         let row = read(&document.body)?;
         if row.tenant == *tenant {
             rows.push(TokenRow { last_used_at: uses.get(&row.id).copied(), ..row });
         }
-    }
+        Ok(())
+    })
+    .await?;
     rows.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
     Ok(rows)
 }
 
-async fn all(store: &dyn Store, collection: &str) -> Result<Vec<Document>, StoreError> {
+/// Hands over the documents of a collection. No more than a page of them is held at once.
+async fn each(
+    store: &dyn Store,
+    collection: &str,
+    mut take: impl FnMut(Document) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
     let mut query = DocumentQuery { limit: MAX_PAGE, ..DocumentQuery::default() };
-    let mut found = Vec::new();
     loop {
         let page = store.documents(collection, query.clone()).await?;
-        found.extend(page.items);
-        match found.last() {
-            Some(last) if page.more => query.after = Some(last.id.clone()),
-            _ => return Ok(found),
+        let last = page.items.last().map(|last| last.id.clone());
+        page.items.into_iter().try_for_each(&mut take)?;
+        match last {
+            Some(last) if page.more => query.after = Some(last),
+            _ => return Ok(()),
         }
     }
 }
@@ -339,7 +357,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flowline::store::{Clock, MemoryStore};
+    use flowline::store::{Catalog as _, Clock, MemoryStore};
     use flowline_api::access::TokenScope;
 
     fn new() -> NewToken {
@@ -400,6 +418,37 @@ mod tests {
             rotate(&store, &other, &old.row.id, &at_once).await.unwrap(),
             TokenRotation::Missing
         ));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_has_or_had_a_token_gets_no_first_one() {
+        let tenant = Tenant::default();
+        let store = MemoryStore::new(Clock::system());
+        let made = create(&store, &tenant, new()).await.unwrap();
+        // As an older build makes one, which marks nothing.
+        assert!(store.delete_document(FIRST, "made").await.unwrap());
+        assert!(first(&store, &tenant, new()).await.unwrap().is_none(), "it has one");
+        assert!(revoke(&store, &tenant, &made.row.id).await.unwrap());
+        assert!(first(&store, &tenant, new()).await.unwrap().is_none(), "it had one");
+        let store = MemoryStore::new(Clock::system());
+        assert!(first(&store, &tenant, new()).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_tenant_lists_its_own_tokens_however_many_others_there_are() {
+        let store = MemoryStore::new(Clock::system());
+        let (tenant, other) = (Tenant::default(), Tenant::new("other").unwrap());
+        let mut made = Vec::new();
+        for number in 0..2 * MAX_PAGE + 10 {
+            let of = if number % 500 == 0 { &tenant } else { &other };
+            let id = create(&store, of, new()).await.unwrap().row.id;
+            made.extend((of == &tenant).then_some(id));
+        }
+        let mut listed: Vec<String> =
+            list(&store, &tenant).await.unwrap().into_iter().map(|row| row.id).collect();
+        made.sort();
+        listed.sort();
+        assert!(made.len() > 1 && listed == made);
     }
 
     #[test]

@@ -104,7 +104,7 @@ settings! {
     listen: SocketAddr, ADDRESS, Serve, "127.0.0.1:7400";
     /// Whether to require API tokens: auto (not on loopback), none or tokens
     auth: Auth, AUTH, Serve, "auto", see "server.md#tokens";
-    /// How many wrong tokens an address may send per minute before more are refused with 429; valid ones still work
+    /// How many wrong or expired tokens an address may send per minute before more are refused with 429; valid ones still work
     max_wrong_tokens: usize, COUNT, Serve, "300", see "server.md#tokens";
     /// If the store isn't reachable at startup, wait this long for it, then exit with 3
     store_patience: Duration, DURATION, Unattended, "30s", see "operations.md#starting-before-the-store-is-up";

@@ -12,7 +12,7 @@ use crate::kit::served::{Reply, Served};
 
 const FLOW: &str = "flow: greet\naccepts: { go: {} }\nsteps:\n  wait: { worker: depot, subscribes: [go] }\n";
 
-fn flowline(folder: &Path, arguments: &[&str]) -> Value {
+pub fn flowline(folder: &Path, arguments: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_flowline"))
         .current_dir(folder)
         .args(arguments)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::http::access::token;
+use crate::http::access::{flowline, token};
 use crate::kit::served::{Reply, Served};
 
 /// What the server may take while it's attacked, in MiB.
@@ -211,4 +211,21 @@ fn attack_6_a_user_cannot_take_the_place_of_a_run_that_a_redrive_will_start() {
         runs["items"].as_array().unwrap().iter().filter(|found| found["retryOf"] == run).collect();
     assert_eq!(again.len(), 1, "{runs}");
     assert_ne!(again[0]["runId"], squatter.json()["runId"]);
+}
+
+#[test]
+fn attack_11_a_server_makes_no_token_for_a_store_whose_own_are_all_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    for scope in ["admin", "read"] {
+        token(folder.path(), "default", &["--scope", scope]);
+    }
+    let made = flowline(folder.path(), &["token", "list"])["items"].as_array().unwrap().clone();
+    assert_eq!(made.len(), 2, "{made:?}");
+    for one in &made {
+        flowline(folder.path(), &["token", "revoke", one["id"].as_str().unwrap()]);
+    }
+    assert_eq!(flowline(folder.path(), &["token", "list"])["items"], json!([]));
+    let said = Served::command(folder.path(), &["serve", "--listen", "0.0.0.0:0"]).err();
+    let said = said.expect("it is refused");
+    assert!(said.contains("flowline token create") && !said.contains("fl_"), "{said}");
 }

@@ -138,14 +138,12 @@ fn attack_5_a_definition_uses_no_secret_of_another_tenant_or_for_another_host() 
         let step = json!({ "http": { "post": url, "secret": secret } });
         ask(&served, token, "POST", "/v1/flows", &json!({ "flow": "f", "steps": { "tell": step } }))
     };
-    for (token, url, secret, named) in [
-        (&ours, "https://evil.example/x", "SHOP", "host=evil.example to FLOWLINE_SECRET_SHOP"),
-        (&ours, "https://evil.example:9/x.shop.example", "SHOP", "host=evil.example"),
-        (&ours, "https://eu.shop.example", "OLD", "host=eu.shop.example to FLOWLINE_SECRET_OLD"),
-        (&theirs, "https://eu.shop.example", "SHOP", "tenant=theirs"),
-        (&theirs, "https://${input.host}/", "SHOP", "tenant=theirs"),
+    for (url, secret, named) in [
+        ("https://evil.example/x", "SHOP", "host=evil.example to FLOWLINE_SECRET_SHOP"),
+        ("https://evil.example:9/x.shop.example", "SHOP", "host=evil.example"),
+        ("https://eu.shop.example", "OLD", "host=eu.shop.example to FLOWLINE_SECRET_OLD"),
     ] {
-        let reply = register(token, url, secret);
+        let reply = register(&ours, url, secret);
         assert_eq!((reply.status, reply.code().as_str()), (403, "forbidden"), "{url}: {reply:?}");
         let detail = reply.json()["detail"].as_str().unwrap().to_owned();
         assert!(detail.contains("step \"tell\"") && detail.contains(named), "{detail}");
@@ -158,5 +156,12 @@ fn attack_5_a_definition_uses_no_secret_of_another_tenant_or_for_another_host() 
     ] {
         let reply = register(&ours, url, secret);
         assert_eq!(reply.status, 201, "{url}: {reply:?}");
+    }
+    // Another tenant isn't told which secrets there are: theirs fail when they run, as if there were none of the name.
+    for url in ["https://eu.shop.example", "https://evil.example", "https://${input.host}/"] {
+        for secret in ["SHOP", "OLD", "ELSEWHERE"] {
+            let reply = register(&theirs, url, secret);
+            assert_eq!(reply.status, 201, "{url} {secret}: {reply:?}");
+        }
     }
 }

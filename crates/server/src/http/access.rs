@@ -1,7 +1,7 @@
 //! Who may do what: every request has a principal, and every route names the scope that it needs.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -105,6 +105,8 @@ pub enum Door {
 #[derive(Debug)]
 pub struct Remembered {
     known: Mutex<HashMap<String, (Instant, Principal)>>,
+    /// Sessions that were good when they were last looked up, by hash. They are looked up again every time.
+    sessions: Mutex<HashSet<String>>,
     pub wrong: WrongTokens,
     pub uses: TokenUses,
     /// Held by the one open stream that asks the store; the others use its answer.
@@ -117,6 +119,7 @@ impl Remembered {
         let wrong = WrongTokens::new(wrong_per_minute);
         Remembered {
             known: Mutex::default(),
+            sessions: Mutex::default(),
             wrong,
             uses: TokenUses::default(),
             asking: tokio::sync::Mutex::default(),
@@ -131,14 +134,39 @@ impl Remembered {
         let _turn = if is_known { None } else { self.wrong.turn(address).await };
         match self.find(store, hash).await? {
             FoundToken::Good(principal) => Ok(principal),
-            // It was right once, so it isn't a guess.
             FoundToken::Expired(at) => {
-                Err(ApiError::new(&codes::TOKEN_EXPIRED, format!("the token expired at {at}")))
+                let expired = ApiError::new(&codes::TOKEN_EXPIRED, format!("the token expired at {at}"));
+                Err(self.wrong.count(address, expired))
             }
             FoundToken::Unknown => {
                 Err(self.wrong.count(address, ApiError::new(&codes::UNAUTHORIZED, UNKNOWN)))
             }
         }
+    }
+
+    /// The hash of the token that a session stands for, or counts it as a wrong one.
+    async fn session(
+        &self,
+        store: &dyn Store,
+        (method, headers): (&Method, &HeaderMap),
+        cookie: &str,
+        from: Peer,
+    ) -> Result<String, ApiError> {
+        let (address, hash) = (from.0.ip(), token::hash(cookie));
+        let is_known = self.sessions().contains(&hash);
+        let _turn = if is_known { None } else { self.wrong.turn(address).await };
+        let found = session::token_of(store, method, headers, cookie).await?;
+        let mut sessions = self.sessions();
+        let Some(token) = found else {
+            sessions.remove(&hash);
+            let over = ApiError::new(&codes::UNAUTHORIZED, "the session has ended; sign in again");
+            return Err(self.wrong.count(address, over));
+        };
+        if !is_known && sessions.len() >= REMEMBERED {
+            sessions.clear();
+        }
+        sessions.insert(hash);
+        Ok(token)
     }
 
     async fn find(&self, store: &dyn Store, hash: &str) -> Result<FoundToken<Principal>, StoreError> {
@@ -148,11 +176,11 @@ impl Remembered {
         }
         let found = token::find(store, hash).await?;
         let mut remembered = self.lock();
-        if remembered.len() >= REMEMBERED {
-            remembered.clear();
-        }
         match found {
             FoundToken::Good(row) => {
+                if remembered.len() >= REMEMBERED && !remembered.contains_key(hash) {
+                    remembered.clear();
+                }
                 let principal = Principal::of(row);
                 remembered.insert(hash.to_owned(), (Instant::now(), principal.clone()));
                 self.uses.note(&principal);
@@ -180,8 +208,12 @@ impl Remembered {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Principal)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (Instant, Principal)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -210,10 +242,11 @@ pub async fn check(
         let unbound = if scopes == [TokenScope::Admin] { " that isn't bound to flows or queues" } else { "" };
         let names: Vec<String> = scopes.iter().map(|scope| format!("`{}`", scope.as_str())).collect();
         let detail = format!("this needs a token with scope {}{unbound}", names.join(" or "));
-        if let Some(act) = act.filter(|_| audited) {
-            Box::pin(act.end(app.unchecked().store(), codes::FORBIDDEN.status)).await;
-        }
-        return ApiError::new(&codes::FORBIDDEN, detail).into_response();
+        let problem = ApiError::new(&codes::FORBIDDEN, detail);
+        return match act.filter(|_| audited) {
+            Some(act) => audit::carried_out(refused(app.clone(), act, problem)).await,
+            None => problem.into_response(),
+        };
     };
     arrived.principal = Some(principal);
     arrived.act = act.clone();
@@ -222,6 +255,12 @@ pub async fn check(
         None => while_good(app.clone(), scope, token, (route.handler)(request, app.clone())).await,
         Some(act) => audit::carried_out(recorded(app.clone(), route, (scope, token), request, act)).await,
     }
+}
+
+/// Writes to the audit log what was asked for in vain.
+async fn refused(app: App, act: Arc<Act>, problem: ApiError) -> Response {
+    act.end(app.unchecked().store(), codes::FORBIDDEN.status).await;
+    problem.into_response()
 }
 
 /// Does what the audit log is to know of, between the two times that it is written. What is done for somebody else is
@@ -325,10 +364,7 @@ async fn identify(
             let hash = match (secret, session::cookie(headers)) {
                 (Some(secret), _) => token::hash(secret.trim()),
                 (None, Some(cookie)) => {
-                    let _turn = remembered.wrong.turn(from.0.ip()).await;
-                    let found = session::token_of(app.unchecked().store(), method, headers, cookie).await?;
-                    let over = || ApiError::new(&codes::UNAUTHORIZED, "the session has ended; sign in again");
-                    found.ok_or_else(|| remembered.wrong.count(from.0.ip(), over()))?
+                    remembered.session(app.unchecked().store(), (method, headers), cookie, from).await?
                 }
                 (None, None) => {
                     return Err(ApiError::new(&codes::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`"));
@@ -387,7 +423,56 @@ fn is_local(authority: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use flowline::core::{Json, Time};
+    use flowline::store::{Catalog as _, Clock, MemoryStore, NewDocument};
+    use flowline_api::access::NewToken;
+
     use super::*;
+
+    fn peer() -> Peer {
+        Peer(SocketAddr::from(([10, 0, 0, 1], 1)))
+    }
+
+    #[tokio::test]
+    async fn an_expired_token_is_told_so_and_counts_as_a_wrong_one() {
+        let clock = Clock::manual(Time::default());
+        let store = MemoryStore::new(clock.clone());
+        let new = NewToken {
+            subject: "ci".to_owned(),
+            scopes: vec![TokenScope::Read],
+            expires: Some("1m".to_owned()),
+            ..NewToken::default()
+        };
+        let secret = token::create(&store, &Tenant::default(), new).await.unwrap().token;
+        clock.advance(Duration::from_secs(60));
+        let (remembered, hash) = (Remembered::new(2), token::hash(&secret));
+        for code in [&codes::TOKEN_EXPIRED, &codes::TOKEN_EXPIRED, &codes::TOO_MANY_WRONG_TOKENS] {
+            let refused = remembered.admit(&store, &hash, peer()).await.unwrap_err();
+            assert_eq!(refused.code.code, code.code);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_that_was_good_a_moment_ago_waits_for_no_guesses() {
+        let store = MemoryStore::new(Clock::system());
+        let body = Json::of(&"the hash of a token").unwrap();
+        let session = NewDocument::new("sessions", &token::hash("good"), body, None);
+        store.put_document(session).await.unwrap();
+        let remembered = Remembered::new(1);
+        let (method, headers) = (Method::GET, HeaderMap::new());
+        let asks = async |cookie: &str| {
+            let answer = remembered.session(&store, (&method, &headers), cookie, peer());
+            tokio::time::timeout(Duration::from_millis(500), answer).await.ok()
+        };
+        assert!(asks("good").await.is_some_and(|answer| answer.is_ok()));
+        assert!(asks("wrong").await.is_some_and(|answer| answer.is_err()));
+        let turn = remembered.wrong.turn(peer().0.ip()).await;
+        assert!(turn.is_some(), "the address is over its allowance");
+        assert!(asks("good").await.is_some_and(|answer| answer.is_ok()));
+        assert!(asks("wrong").await.is_none(), "it waits for its turn");
+    }
 
     #[test]
     fn only_names_of_this_machine_are_local() {

@@ -2,13 +2,15 @@
 //!
 //! Many clients can be behind one address, so only failures count and only failures are refused: a right token is let in
 //! whatever its neighbours do. To tell which it is, the store is still asked, but for strangers of such an address one at a
-//! time, so that a flood of guesses never has more than one question under way.
+//! time, so that its flood of guesses never has more than one question under way, and nobody elsewhere waits for it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 use super::codes;
 use super::problem::ApiError;
@@ -26,19 +28,19 @@ const OTHERS: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 pub struct WrongTokens {
     per_minute: u32,
     seen: Mutex<HashMap<IpAddr, Allowance>>,
-    /// Held while the store is asked for a stranger of an address that is over its allowance.
-    turn: tokio::sync::Mutex<()>,
     refused: AtomicU64,
     limited: AtomicU64,
 }
 
 /// How much of its allowance an address has used, in time: each wrong token takes a share of a minute, which comes back as
 /// time passes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Allowance {
     full_at: Instant,
     /// Whether the log says so already.
     told: bool,
+    /// Held while the store is asked for a stranger of the address, when it's over its allowance.
+    turn: Arc<Turn<()>>,
 }
 
 impl WrongTokens {
@@ -46,7 +48,6 @@ impl WrongTokens {
         WrongTokens {
             per_minute: u32::try_from(per_minute).unwrap_or(u32::MAX).max(1),
             seen: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
             refused: AtomicU64::default(),
             limited: AtomicU64::default(),
         }
@@ -54,12 +55,18 @@ impl WrongTokens {
 
     /// Waits, for an address over its allowance, until none of its kind is asking the store. Keep what it returns until the
     /// store has answered.
-    pub async fn turn(&self, from: IpAddr) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        let over = match self.lock().get(&network(from)) {
-            Some(allowance) => self.wait(allowance.full_at, Instant::now()).is_some(),
-            None => false,
-        };
-        if over { Some(self.turn.lock().await) } else { None }
+    pub async fn turn(&self, from: IpAddr) -> Option<OwnedMutexGuard<()>> {
+        let turn = self.turn_of(from, Instant::now())?;
+        Some(turn.lock_owned().await)
+    }
+
+    /// What strangers of an address take turns by, if it's over its allowance.
+    fn turn_of(&self, from: IpAddr, now: Instant) -> Option<Arc<Turn<()>>> {
+        let seen = self.lock();
+        // Where there's no room for its own, it has that of the others.
+        let shared = || seen.get(&OTHERS).filter(|_| seen.len() >= ADDRESSES);
+        let allowance = seen.get(&network(from)).or_else(shared)?;
+        self.wait(allowance.full_at, now).map(|_| allowance.turn.clone())
     }
 
     /// Counts a wrong token: the problem that it's answered with, which is `problem` within the allowance.
@@ -97,9 +104,10 @@ impl WrongTokens {
                 from = OTHERS;
             }
         }
-        let allowance = seen.entry(from).or_insert(Allowance { full_at: now, told: false });
+        let new = || Allowance { full_at: now, told: false, turn: Arc::default() };
+        let allowance = seen.entry(from).or_insert_with(new);
         if allowance.full_at <= now {
-            *allowance = Allowance { full_at: now, told: false };
+            (allowance.full_at, allowance.told) = (now, false);
         }
         if let Some(wait) = self.wait(allowance.full_at, now) {
             if !std::mem::replace(&mut allowance.told, true) {
@@ -162,6 +170,9 @@ mod tests {
         }
         assert!(guesses.lock().len() <= ADDRESSES + 1);
         assert!(guesses.take(address(u32::MAX), now).is_err(), "those beyond it share an allowance");
+        let turns = [u32::MAX, u32::MAX - 1, 0, 1].map(|last| guesses.turn_of(address(last), now).unwrap());
+        assert!(Arc::ptr_eq(&turns[0], &turns[1]), "and take turns");
+        assert!(!Arc::ptr_eq(&turns[0], &turns[2]) && !Arc::ptr_eq(&turns[2], &turns[3]));
         assert!(guesses.take(address(u32::MAX), now + MINUTE).is_ok());
         assert!(guesses.lock().len() < 10, "those who stopped are forgotten");
     }

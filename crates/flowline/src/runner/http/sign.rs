@@ -95,12 +95,12 @@ impl Secrets {
     }
 
     /// What a definition asks of a secret, as far as it's known: the host may be known only to its runs, and the secret only to
-    /// another process.
+    /// another process. Another tenant's secret is as unknown as one that isn't set, so that nobody can ask which names there
+    /// are.
     pub(super) fn check(&self, name: &str, tenant: &Tenant, host: Option<&str>) -> Result<(), StepError> {
-        match (self.0.contains_key(name), host) {
-            (false, _) => Ok(()),
-            (true, Some(host)) => self.find(name, tenant, host).map(drop),
-            (true, None) => self.of(name, tenant).map(drop),
+        match host.filter(|_| self.of(name, tenant).is_ok()) {
+            Some(host) => self.find(name, tenant, host).map(drop),
+            None => Ok(()),
         }
     }
 
@@ -243,6 +243,9 @@ mod tests {
         assert_eq!(code("c2VjcmV0 host=* tenant=*", "acme", "anything"), "signed");
         let secrets = secrets("c2VjcmV0");
         assert_eq!(secrets.hostless().count(), 0);
+        let acme = Tenant::new("acme").unwrap();
+        let checked = |name: &str, host| secrets.check(name, &acme, host).is_ok();
+        assert!([None, Some("h")].into_iter().all(|host| checked("STOCK", host) && checked("UNSET", host)));
         assert_eq!(
             Secrets::from_iter([("A".to_owned(), "x".to_owned())]).hostless().collect::<Vec<_>>(),
             ["FLOWLINE_SECRET_A"]
