@@ -1,7 +1,7 @@
 //! Instances, connections and servers that fail under load.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,14 +48,18 @@ pub fn three_instances_under_kills_pauses_restarts_and_cuts_lose_and_double_noth
     let (done, history) = (AtomicBool::new(false), Mutex::new(History::default()));
     let began = Instant::now();
     let away = thread::scope(|scope| {
+        let (opened, open) = mpsc::channel();
         for (number, proxy) in proxies.iter().enumerate() {
-            let (fleet, done, history) = (&fleet, &done, &history);
+            let (fleet, done, history, opened) = (&fleet, &done, &history, opened.clone());
             scope.spawn(move || {
                 let mut client = Client::new(kind, &fleet.place.by(proxy.port));
+                opened.send(()).unwrap();
                 client.keep_busy(&number.to_string(), WINDOW, done);
                 history.lock().unwrap().operations.append(&mut client.history.operations);
             });
         }
+        // What opens a store may say that it's away: faults begin once all are at work.
+        proxies.iter().for_each(|_| open.recv_timeout(Duration::from_secs(60)).unwrap());
         let away = suffer(&fleet, &mut server, &proxies, faults);
         done.store(true, Ordering::Relaxed);
         away
