@@ -97,7 +97,8 @@ mod tests {
     #[tokio::test]
     async fn limits_that_a_failed_registration_left_behind_do_not_bind_an_unbound_author() {
         let engine = Engine::on(Arc::new(MemoryStore::new(Clock::system()))).start().await.unwrap();
-        let bound = Binding { flows: Some(Arc::from(["greet".to_owned()])), ..Binding::default() };
+        let bound = |name: &str| Some(Arc::from([name.to_owned()]));
+        let bound = Binding { flows: bound("greet"), queues: bound("depot") };
         let text = "flow: greet\nsteps:\n  wait: { worker: depot }\n";
         let definition = read("greet.yaml", text, Format::Yaml).unwrap().definition;
         let plan = Arc::new(Plan::build(definition.clone()).unwrap());
