@@ -84,7 +84,7 @@ pub trait Listener: Sync {
         message: &str,
         fields: serde_json::Map<String, serde_json::Value>,
     ) -> impl Future<Output = Result<(), StepError>> + Send;
-    /// Called every [`AT_ONCE`] lines: lets others have their turn.
+    /// Called every `AT_ONCE` lines: lets others have their turn.
     fn pause(&self) -> impl Future<Output = ()> + Send {
         tokio::task::yield_now()
     }
