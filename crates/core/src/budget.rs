@@ -61,7 +61,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A budget for whoever can do the work again elsewhere, on a whole one, if this one is [spent](Budget::is_spent).
+    /// A small budget for a first try. If it is [spent](Budget::is_spent), do the work again elsewhere, on a whole one.
     pub fn quick() -> Budget {
         Budget::of(QUICK_STEPS, QUICK_STEPS)
     }

@@ -3,7 +3,6 @@
 //! They have a lower priority than the threads that serve everyone, and tenants take turns, so that one with much of such
 //! work waits for itself. Work whose caller has gone is not begun.
 
-use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -53,7 +52,16 @@ impl Aside {
         tenant: &Tenant,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        let (done, result) = oneshot::channel::<Result<T, Box<dyn Any + Send>>>();
+        self.try_run(tenant, work).await.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// The same, with a panic as an error.
+    pub async fn try_run<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> thread::Result<T> {
+        let (done, result) = oneshot::channel();
         self.add(
             tenant,
             Box::new(move || {
@@ -63,9 +71,8 @@ impl Aside {
             }),
         );
         match result.await {
-            Ok(Ok(result)) => result,
-            Ok(Err(panic)) => resume_unwind(panic),
-            // The threads have ended, and whoever waits for them ends with the engine.
+            Ok(result) => result,
+            // The threads have ended, and the engine with them: nothing will read the result.
             Err(_) => std::future::pending().await,
         }
     }

@@ -240,7 +240,7 @@ pub async fn find(store: &dyn Store, hash: &str) -> Result<FoundToken<TokenRow>,
         return Ok(FoundToken::Unknown);
     };
     let expires = expiring.body.to::<Time>().map_err(|error| damaged(&error))?;
-    // Whoever revoked it may have been an older build, which knows nothing of this.
+    // An older build may have revoked it, without leaving this mark.
     if expires <= store.now().await? { Ok(FoundToken::Expired(expires)) } else { Ok(FoundToken::Unknown) }
 }
 

@@ -151,7 +151,7 @@ fn attack_10_a_program_that_prints_without_end_is_cut_and_nobody_notices() {
     );
 }
 
-/// A trigger of the database stands in for a store that takes everything but entries of the audit log.
+/// A database trigger rejects entries of the audit log, and nothing else.
 #[test]
 fn attack_3_nothing_is_done_that_the_audit_log_cannot_record() {
     let folder = tempfile::tempdir().unwrap();

@@ -77,7 +77,7 @@ fn attack_4_a_step_reaches_no_run_that_the_author_of_its_definition_may_not_see(
         ask(&served, &admin, "GET", &format!("/v1/runs/{}/events", run.as_str().unwrap()), &json!({})).body
     };
     assert!(!log(&other).contains("\"go\""));
-    // Whoever has no bindings gives the same definition leave.
+    // An author without bindings may register the same definition.
     assert_eq!(ask(&served, &admin, "POST", "/v1/flows", &calls).status, 200);
     assert_eq!(run(&other)["status"], "completed");
     assert!(log(&other).contains("\"go\""));

@@ -4,7 +4,6 @@
 //! task, and joins or aborts it when it stops.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -220,11 +219,10 @@ impl Host {
                     let (aside, inbox) = (self.aside.clone(), self.inbox.clone());
                     self.tasks.spawn(async move {
                         let run = costly.run.clone();
-                        let decide = move || catch_unwind(AssertUnwindSafe(move || costly.decide()));
-                        let decided = aside.run(&run.tenant, decide).await;
+                        let decided = aside.try_run(&run.tenant, move || costly.decide()).await;
                         let message = match decided {
                             Ok(decided) => DriverMessage::Decided(decided),
-                            // Whoever waits for the decision is told, and the run isn't held up for ever.
+                            // The callers get an error, and the run takes other inputs again.
                             Err(_) => DriverMessage::Answer(undecided(run)),
                         };
                         let _ = inbox.send(Mail::Message(message));

@@ -48,7 +48,7 @@ impl<R> InputEntry<R> {
     }
 
     /// Gives the outcome of an attempt its first line to take along, unless some line of the attempt turns out to be in the
-    /// log. There are no others: whoever doesn't know of the first knows of none.
+    /// log. It's the only line: a caller that knows of later ones knows that the first is written.
     pub fn with_first_line(mut self, first: NewEvent) -> InputEntry<R> {
         if let Some(LeaseUse::Finish { key, attempt, token }) = self.lease {
             self.lease = Some(LeaseUse::Whole { key, attempt, token });

@@ -84,7 +84,7 @@ impl Remote {
             return (reports.await, Vec::new());
         };
         drop(seat);
-        // To whoever is told of nothing but an error, jobs would be lost.
+        // The answer will be this error alone, without jobs: those go back.
         if let [Err(_)] = reports[..] {
             return (reports, Vec::new());
         }

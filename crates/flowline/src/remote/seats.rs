@@ -168,9 +168,9 @@ impl Taken {
 }
 
 impl WorkerSeat {
-    /// Keeps commits from using it, before a look into the store: what that finds would be too much for a worker that a
-    /// commit has a job for. Where one has, this waits: for the job, which whoever waits hears of, or for the commit to come
-    /// to nothing.
+    /// Keeps commits from using it, before a look into the store: jobs from both would be too many for the worker. If a
+    /// commit on its way has reserved room, this waits until that commit fails; if it lands, [`HandedJobs::first`] ends the
+    /// wait.
     pub(super) async fn withhold(&self) {
         loop {
             {

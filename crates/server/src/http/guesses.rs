@@ -1,4 +1,4 @@
-//! Slows down whoever guesses tokens: each address has an allowance of wrong ones per minute, and gets 429 beyond it.
+//! Slows down guesses of tokens: an address may send so many wrong ones per minute, and gets 429 beyond that.
 //!
 //! Many clients can be behind one address, so only failures count and only failures are refused: a right token is let in
 //! whatever its neighbours do. To tell which it is, the store is still asked, but for strangers of such an address one at a
@@ -134,7 +134,7 @@ impl WrongTokens {
     }
 }
 
-/// What counts as one address: with IPv6, whoever has one has 2^64 of them.
+/// What counts as one address: with IPv6 the whole /64, because its owner can use any address in it.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

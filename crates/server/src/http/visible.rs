@@ -209,7 +209,7 @@ impl ApiCaller {
         self.whole_tenant("all flows share this state")
     }
 
-    /// A lock. Locks are of the tenant: whoever knows the name of one can ask for it.
+    /// A lock. Locks belong to the tenant: any of its tokens can ask for one by name.
     pub fn lock(&self, name: &str) -> Visible<NamedLock> {
         self.visible(self.engine.lock(name))
     }
